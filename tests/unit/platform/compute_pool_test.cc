@@ -1,0 +1,82 @@
+#include "platform/compute_pool.h"
+
+#include <numeric>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "platform/mapped_file.h"
+#include "platform/memory.h"
+
+namespace spindle::platform {
+namespace {
+
+TEST(ComputePoolTest, CoversEveryUnitExactlyOnce) {
+  for (uint32_t threads : {1U, 2U, 3U}) {
+    auto pool = ComputePool::Create({.num_threads = threads});
+    ASSERT_TRUE(pool.ok());
+    for (uint32_t units : {0U, 1U, 7U, 1000U}) {
+      for (uint32_t grain : {0U, 1U, 3U, 2000U}) {
+        std::vector<int> seen(units, 0);
+        const absl::Status status =
+            (*pool)->Run(units, grain, [&](kernels::WorkRange range, kernels::Exec* exec) {
+              EXPECT_LT(exec->worker, threads);
+              for (uint32_t i = range.begin; i < range.end; ++i) {
+                ++seen[i];
+              }
+              return 0;
+            });
+        EXPECT_TRUE(status.ok());
+        EXPECT_EQ(std::accumulate(seen.begin(), seen.end(), 0), static_cast<int>(units));
+        for (int count : seen) {
+          EXPECT_EQ(count, 1);
+        }
+      }
+    }
+  }
+}
+
+TEST(ComputePoolTest, ReportsAKernelError) {
+  auto pool = ComputePool::Create({.num_threads = 2});
+  ASSERT_TRUE(pool.ok());
+  const absl::Status status =
+      (*pool)->Run(10, 1, [](kernels::WorkRange range, kernels::Exec*) -> int {
+        return range.begin == 5 ? kernels::kUnsupported : kernels::kOk;
+      });
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
+}
+
+TEST(ComputePoolTest, ManyShortRunsDoNotHang) {
+  auto pool = ComputePool::Create({.num_threads = 2});
+  ASSERT_TRUE(pool.ok());
+  std::atomic<uint64_t> total{0};
+  for (int i = 0; i < 20000; ++i) {
+    ASSERT_TRUE((*pool)
+                    ->Run(4, 1,
+                          [&](kernels::WorkRange range, kernels::Exec*) {
+                            total += range.end - range.begin;
+                            return 0;
+                          })
+                    .ok());
+  }
+  EXPECT_EQ(total, 80000U);
+}
+
+TEST(AlignedBufferTest, IsZeroedAndAligned) {
+  auto buffer = AlignedBuffer::Allocate(3 << 20);
+  ASSERT_TRUE(buffer.ok());
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(buffer->data()) % (2 << 20), 0U);
+  for (uint8_t b : buffer->As<uint8_t>()) {
+    ASSERT_EQ(b, 0);
+  }
+}
+
+TEST(MappedFileTest, NamesTheFileInErrors) {
+  const auto file = MappedFile::Open("/nonexistent/model.gguf");
+  ASSERT_FALSE(file.ok());
+  EXPECT_EQ(file.status().code(), absl::StatusCode::kNotFound);
+  EXPECT_NE(file.status().message().find("/nonexistent/model.gguf"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace spindle::platform

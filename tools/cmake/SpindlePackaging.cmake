@@ -1,0 +1,1 @@
+# Filled in by the packaging step: install rules, CPack.
