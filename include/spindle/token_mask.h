@@ -1,5 +1,6 @@
-// A set of allowed next tokens that depends on what was generated: the seam between grammars and sampling.
-// Thread-safety: one object per choice, used by one thread at a time. Implemented in serving over text.
+// A set of allowed next tokens that depends on what was generated: the seam between grammars and
+// sampling. Thread-safety: one object per choice, used by one thread at a time. Implemented in
+// serving over text.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,7 @@
 // Element and block-quantised storage types of tensors, with their sizes.
-// Thread-safety: constants only. The functions are constexpr and `static`: per-ISA kernel objects include this
-// header, and an inline function with external linkage could be kept in its AVX-512 form for every caller.
+// Thread-safety: constants only. The functions are constexpr and `static`: per-ISA kernel objects
+// include this header, and an inline function with external linkage could be kept in its AVX-512
+// form for every caller.
 #pragma once
 
 #include <cstddef>
@@ -31,8 +32,8 @@ struct DTypeInfo {
   uint32_t block_bytes;
 };
 
-// Sizes follow the GGUF definitions: scale and minimum are fp16 for the 32-element types; the K types are
-// super-blocks of 256 with 6-bit or 8-bit sub-scales.
+// Sizes follow the GGUF definitions: scale and minimum are fp16 for the 32-element types; the K
+// types are super-blocks of 256 with 6-bit or 8-bit sub-scales.
 static constexpr DTypeInfo Describe(DType type) {
   switch (type) {
     case DType::kF32:

@@ -1,6 +1,6 @@
-// SHA-256 for cache keys and fingerprints. Fields are length-prefixed, so that no two different field lists give
-// the same byte stream. XXH3 (libxxhash) serves where no security rests on the digest.
-// Thread-safety: thread-compatible.
+// SHA-256 for cache keys and fingerprints. Fields are length-prefixed, so that no two different
+// field lists give the same byte stream. XXH3 (libxxhash) serves where no security rests on the
+// digest. Thread-safety: thread-compatible.
 #pragma once
 
 #include <array>

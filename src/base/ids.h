@@ -1,5 +1,5 @@
-// Distinct integer types for identifiers, so that a page number is never passed where a sequence is expected.
-// Thread-safety: value types.
+// Distinct integer types for identifiers, so that a page number is never passed where a sequence is
+// expected. Thread-safety: value types.
 #pragma once
 
 #include <compare>
@@ -16,6 +16,7 @@ class StrongId {
   using RepType = Rep;
 
   constexpr StrongId() = default;
+
   explicit constexpr StrongId(Rep value) : value_(value) {}
 
   [[nodiscard]] constexpr Rep value() const { return value_; }

@@ -1,8 +1,8 @@
 #include "base/log.h"
 
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
-#include <atomic>
 #include <iterator>
 #include <memory>
 
@@ -27,8 +27,8 @@ State& GetState() {
   static State* const state = [] {
     auto* s = new State;  // never destroyed: threads may log during exit
     MutexLock lock(s->mutex);
-    s->logger = std::make_shared<spdlog::logger>(
-        "spindle", std::make_shared<spdlog::sinks::stderr_sink_mt>());
+    s->logger = std::make_shared<spdlog::logger>("spindle",
+                                                 std::make_shared<spdlog::sinks::stderr_sink_mt>());
     s->logger->set_level(spdlog::level::trace);
     s->logger->set_pattern("%Y-%m-%dT%H:%M:%S.%e%z %L %v");
     return s;
@@ -148,9 +148,13 @@ absl::Status Configure(const Options& options) {
   return absl::OkStatus();
 }
 
-void SetLevel(Level level) { GetState().level = level; }
+void SetLevel(Level level) {
+  GetState().level = level;
+}
 
-bool Enabled(Level level) { return level >= GetState().level.load(std::memory_order_relaxed); }
+bool Enabled(Level level) {
+  return level >= GetState().level.load(std::memory_order_relaxed);
+}
 
 void Write(Level level, std::string_view event, const std::vector<Field>& fields) {
   if (!Enabled(level)) {

@@ -1,6 +1,6 @@
-// Structured logging: an event name and key=value fields, one line each, text or JSON. Include only from .cc files
-// (it pulls in spdlog); no module header may expose it. Prompt and output text are never logged.
-// Thread-safety: thread-safe.
+// Structured logging: an event name and key=value fields, one line each, text or JSON. Include only
+// from .cc files (it pulls in spdlog); no module header may expose it. Prompt and output text are
+// never logged. Thread-safety: thread-safe.
 #pragma once
 
 #include <string>
@@ -28,14 +28,16 @@ absl::Status Configure(const Options& options);
 void SetLevel(Level level);
 [[nodiscard]] bool Enabled(Level level);
 
-// One field of a line; the value is formatted once, `quoted` tells the JSON form whether it is a string.
+// One field of a line; the value is formatted once, `quoted` tells the JSON form whether it is a
+// string.
 struct Field {
   std::string_view key;
   std::string value;
   bool quoted;
 
   template <typename T>
-  Field(std::string_view k, const T& v)  // NOLINT(google-explicit-constructor): {"key", value} at call sites
+  Field(std::string_view k,
+        const T& v)  // NOLINT(google-explicit-constructor): {"key", value} at call sites
       : key(k),
         value(fmt::format("{}", v)),
         quoted(!std::is_arithmetic_v<T> || std::is_same_v<T, char>) {}

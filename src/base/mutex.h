@@ -1,6 +1,6 @@
-// std::mutex and friends with Clang's thread-safety annotations (-Wthread-safety). We wrap std::mutex rather
-// than use absl::Mutex because Debian's uninstrumented Abseil makes ThreadSanitizer report false races.
-// Thread-safety: the point of this file.
+// std::mutex and friends with Clang's thread-safety annotations (-Wthread-safety). We wrap
+// std::mutex rather than use absl::Mutex because Debian's uninstrumented Abseil makes
+// ThreadSanitizer report false races. Thread-safety: the point of this file.
 #pragma once
 
 #include <chrono>
@@ -53,7 +53,8 @@ class SPINDLE_SCOPED_CAPABILITY MutexLock {
   Mutex& mutex_;
 };
 
-// Callers loop on their own predicate: `while (!ready_) cv_.Wait(mutex_);`, which the analysis can follow.
+// Callers loop on their own predicate: `while (!ready_) cv_.Wait(mutex_);`, which the analysis can
+// follow.
 class CondVar {
  public:
   // Blocks. Spurious wake-ups happen.

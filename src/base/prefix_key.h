@@ -1,7 +1,7 @@
-// Content keys of KV stripes: a SHA-256 chain over the tokens, so that equal keys mean equal KV (tiered-KV
-// specification, "Keys"). root = H(format, model fingerprint, KV type, adapter, tenant, salt);
-// key_i = H(key_{i-1} ‖ method_i ‖ tokens_i).
-// Thread-safety: pure functions. Cost: about 1 µs per stripe.
+// Content keys of KV stripes: a SHA-256 chain over the tokens, so that equal keys mean equal KV
+// (tiered-KV specification, "Keys"). root = H(format, model fingerprint, KV type, adapter, tenant,
+// salt); key_i = H(key_{i-1} ‖ method_i ‖ tokens_i). Thread-safety: pure functions. Cost: about 1
+// µs per stripe.
 #pragma once
 
 #include <cstddef>
@@ -15,8 +15,8 @@
 
 namespace spindle {
 
-// Tokens of a stripe: unit of hashing, reference counts and prefix sharing. A compile-time constant, since it
-// also defines the tiles of the attention fold.
+// Tokens of a stripe: unit of hashing, reference counts and prefix sharing. A compile-time
+// constant, since it also defines the tiles of the attention fold.
 inline constexpr size_t kStripeTokens = 64;
 // Tokens of a segment: span of the attention fold, unit of index sharing.
 inline constexpr size_t kSegmentTokens = 1024;
@@ -30,7 +30,8 @@ struct PrefixRoot {
   std::string_view salt;
 };
 
-// How a stripe was computed: zero = densely in all layers, else the fingerprint of the sparse method.
+// How a stripe was computed: zero = densely in all layers, else the fingerprint of the sparse
+// method.
 using MethodDigest = Digest;
 inline constexpr MethodDigest kDenseMethod{};
 

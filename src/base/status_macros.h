@@ -5,12 +5,13 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
-// Aborts with file, line and the failed condition. Only for our own bugs; never for input, I/O or capacity.
-#define SPINDLE_CHECK(condition)                                  \
-  do {                                                            \
-    if (!(condition)) [[unlikely]] {                              \
+// Aborts with file, line and the failed condition. Only for our own bugs; never for input, I/O or
+// capacity.
+#define SPINDLE_CHECK(condition)                                             \
+  do {                                                                       \
+    if (!(condition)) [[unlikely]] {                                         \
       ::spindle::base_internal::CheckFailed(__FILE__, __LINE__, #condition); \
-    }                                                             \
+    }                                                                        \
   } while (false)
 
 #ifdef NDEBUG
@@ -19,11 +20,11 @@
 #define SPINDLE_DCHECK(condition) SPINDLE_CHECK(condition)
 #endif
 
-#define SPINDLE_RETURN_IF_ERROR(expr)                          \
-  do {                                                         \
+#define SPINDLE_RETURN_IF_ERROR(expr)                                 \
+  do {                                                                \
     if (absl::Status spindle_status = (expr); !spindle_status.ok()) { \
-      return spindle_status;                                   \
-    }                                                          \
+      return spindle_status;                                          \
+    }                                                                 \
   } while (false)
 
 #define SPINDLE_CONCAT_INNER(a, b) a##b

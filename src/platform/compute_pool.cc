@@ -1,14 +1,13 @@
 #include "platform/compute_pool.h"
 
-#include <pthread.h>
-#include <sched.h>
-
 #include <cstdlib>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include <immintrin.h>
+#include <pthread.h>
+#include <sched.h>
 
 #include "base/clock.h"
 #include "base/mutex.h"
@@ -18,7 +17,8 @@
 namespace spindle::platform {
 namespace {
 
-// Long enough to bridge the serial code between two kernels of a layer, short enough not to starve a neighbour.
+// Long enough to bridge the serial code between two kernels of a layer, short enough not to starve
+// a neighbour.
 constexpr auto kSpin = std::chrono::microseconds(50);
 constexpr uint32_t kMaxThreads = 1024;
 
@@ -38,7 +38,8 @@ void PinTo(pthread_t thread, const cpu_set_t& mask, uint32_t worker) {
 }  // namespace
 
 struct ComputePool::Impl {
-  // A job is published by bumping `generation`; workers claim units from `next` and count themselves out in `busy`.
+  // A job is published by bumping `generation`; workers claim units from `next` and count
+  // themselves out in `busy`.
   struct alignas(64) Job {
     std::atomic<uint32_t> next{0};
     std::atomic<int> code{0};
@@ -100,7 +101,8 @@ struct ComputePool::Impl {
 ComputePool::ComputePool(std::unique_ptr<Impl> impl, uint32_t num_workers)
     : impl_(std::move(impl)), num_workers_(num_workers) {}
 
-absl::StatusOr<std::unique_ptr<ComputePool>> ComputePool::Create(const ComputePoolOptions& options) {
+absl::StatusOr<std::unique_ptr<ComputePool>> ComputePool::Create(
+    const ComputePoolOptions& options) {
   const uint32_t workers = options.num_threads == 0 ? UsableCpus() : options.num_threads;
   if (workers > kMaxThreads) {
     return absl::InvalidArgumentError("threads must be in 1..1024, got " + std::to_string(workers));
@@ -121,7 +123,8 @@ absl::StatusOr<std::unique_ptr<ComputePool>> ComputePool::Create(const ComputePo
       impl->threads.emplace_back([impl_ptr = impl.get(), i] { impl_ptr->Loop(i); });
     } catch (const std::system_error& e) {
       ComputePool partial(std::move(impl), i);  // joins what was started
-      return absl::ResourceExhaustedError(std::string("cannot start a compute thread: ") + e.what());
+      return absl::ResourceExhaustedError(std::string("cannot start a compute thread: ") +
+                                          e.what());
     }
     const std::string name = "compute-" + std::to_string(i);
     pthread_setname_np(impl->threads.back().native_handle(), name.c_str());

@@ -1,5 +1,6 @@
 // The compute workers: fork-join over work units, with the calling (engine) thread as worker 0.
-// Thread-safety: Run from one thread at a time (the engine thread); construction and destruction elsewhere.
+// Thread-safety: Run from one thread at a time (the engine thread); construction and destruction
+// elsewhere.
 #pragma once
 
 #include <atomic>
@@ -17,8 +18,9 @@ namespace spindle::platform {
 class UnitFunction {
  public:
   template <typename F>
-    requires(!std::is_same_v<std::remove_cvref_t<F>, UnitFunction>)
-  UnitFunction(F&& f)  // NOLINT(google-explicit-constructor): a lambda at the call site, alive during Run
+
+  requires(!std::is_same_v<std::remove_cvref_t<F>, UnitFunction>) UnitFunction(
+      F&& f)  // NOLINT(google-explicit-constructor): a lambda at the call site, alive during Run
       : object_(const_cast<void*>(static_cast<const void*>(&f))),
         call_([](void* object, kernels::WorkRange range, kernels::Exec* exec) -> int {
           return (*static_cast<std::remove_reference_t<F>*>(object))(range, exec);
@@ -40,7 +42,8 @@ struct ComputePoolOptions {
 
 class ComputePool {
  public:
-  // ERRORS: kInvalidArgument (more threads than 1024), kResourceExhausted (thread or scratch creation).
+  // ERRORS: kInvalidArgument (more threads than 1024), kResourceExhausted (thread or scratch
+  // creation).
   static absl::StatusOr<std::unique_ptr<ComputePool>> Create(const ComputePoolOptions& options);
   ~ComputePool();
   ComputePool(const ComputePool&) = delete;
@@ -48,9 +51,10 @@ class ComputePool {
 
   [[nodiscard]] uint32_t num_workers() const { return num_workers_; }
 
-  // Calls fn over disjoint ranges that cover [0, units), on all workers, in pieces of at least `grain` units claimed
-  // dynamically; returns when all are done. Allocates nothing. `units` ≤ grain runs on the caller alone.
-  // ERRORS: the first kernel code other than 0, as Status (see ToStatus); the other pieces still run.
+  // Calls fn over disjoint ranges that cover [0, units), on all workers, in pieces of at least
+  // `grain` units claimed dynamically; returns when all are done. Allocates nothing. `units` ≤
+  // grain runs on the caller alone. ERRORS: the first kernel code other than 0, as Status (see
+  // ToStatus); the other pieces still run.
   absl::Status Run(uint32_t units, uint32_t grain, UnitFunction fn);
 
  private:
@@ -64,10 +68,12 @@ class ComputePool {
 // Maps a kernel return code.
 [[nodiscard]] absl::Status ToStatus(int kernel_code);
 
-// CPUs this process may use: the affinity mask, cut by the cgroup's CPU quota (rounded up), at least 1.
+// CPUs this process may use: the affinity mask, cut by the cgroup's CPU quota (rounded up), at
+// least 1.
 [[nodiscard]] uint32_t UsableCpus();
 
-// Bytes of memory this process may still take: the smaller of MemAvailable and the cgroup's remaining limit.
+// Bytes of memory this process may still take: the smaller of MemAvailable and the cgroup's
+// remaining limit.
 [[nodiscard]] uint64_t AvailableMemoryBytes();
 // Total memory: the smaller of the machine's and the cgroup's limit.
 [[nodiscard]] uint64_t TotalMemoryBytes();

@@ -1,12 +1,12 @@
-#include <sched.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstdint>
 #include <fstream>
 #include <limits>
 #include <sstream>
 #include <string>
+
+#include <sched.h>
+#include <unistd.h>
 
 #include "platform/compute_pool.h"
 

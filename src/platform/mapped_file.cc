@@ -1,18 +1,19 @@
 #include "platform/mapped_file.h"
 
+#include <cerrno>
+#include <cstring>
+
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cerrno>
-#include <cstring>
-
 namespace spindle::platform {
 namespace {
 
 absl::Status ErrnoStatus(int error, const std::string& path) {
-  const std::string message = path + ": " + std::strerror(error);  // NOLINT(concurrency-mt-unsafe): glibc's is safe
+  const std::string message =
+      path + ": " + std::strerror(error);  // NOLINT(concurrency-mt-unsafe): glibc's is safe
   switch (error) {
     case ENOENT:
     case ENOTDIR:
@@ -32,7 +33,9 @@ absl::StatusOr<MappedFile> MappedFile::Open(const std::string& path) {
   if (fd < 0) {
     return ErrnoStatus(errno, path);
   }
+
   struct stat info {};
+
   if (fstat(fd, &info) != 0) {
     const int error = errno;
     close(fd);
@@ -40,8 +43,8 @@ absl::StatusOr<MappedFile> MappedFile::Open(const std::string& path) {
   }
   if (!S_ISREG(info.st_mode) || info.st_size == 0) {
     close(fd);
-    return absl::InvalidArgumentError(path + (S_ISREG(info.st_mode) ? ": the file is empty"
-                                                                    : ": not a regular file"));
+    return absl::InvalidArgumentError(
+        path + (S_ISREG(info.st_mode) ? ": the file is empty" : ": not a regular file"));
   }
   const auto bytes = static_cast<size_t>(info.st_size);
   void* data = mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE, fd, 0);

@@ -14,11 +14,14 @@ namespace spindle::platform {
 
 class MappedFile {
  public:
-  // ERRORS: kNotFound, kPermissionDenied, kInvalidArgument (a directory, an empty file), kUnavailable.
+  // ERRORS: kNotFound, kPermissionDenied, kInvalidArgument (a directory, an empty file),
+  // kUnavailable.
   static absl::StatusOr<MappedFile> Open(const std::string& path);
   ~MappedFile();
+
   MappedFile(MappedFile&& other) noexcept
       : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+
   MappedFile& operator=(MappedFile&& other) noexcept {
     std::swap(data_, other.data_);
     std::swap(bytes_, other.bytes_);
@@ -27,7 +30,8 @@ class MappedFile {
 
   [[nodiscard]] std::span<const uint8_t> bytes() const { return {data_, bytes_}; }
 
-  // Tells the kernel that a part will not be needed again; its page cache may go. Offsets are rounded inwards.
+  // Tells the kernel that a part will not be needed again; its page cache may go. Offsets are
+  // rounded inwards.
   void DropCache(size_t offset, size_t bytes) const;
 
  private:

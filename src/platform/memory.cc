@@ -1,8 +1,8 @@
 #include "platform/memory.h"
 
-#include <sys/mman.h>
-
 #include <string>
+
+#include <sys/mman.h>
 
 namespace spindle::platform {
 namespace {

@@ -11,15 +11,18 @@
 
 namespace spindle::platform {
 
-// Zeroed pages straight from the kernel, 2 MiB-aligned when large and marked for huge pages. Move-only.
+// Zeroed pages straight from the kernel, 2 MiB-aligned when large and marked for huge pages.
+// Move-only.
 class AlignedBuffer {
  public:
   AlignedBuffer() = default;
   // ERRORS: kResourceExhausted. `bytes` 0 gives an empty buffer.
   static absl::StatusOr<AlignedBuffer> Allocate(size_t bytes);
   ~AlignedBuffer();
+
   AlignedBuffer(AlignedBuffer&& other) noexcept
       : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+
   AlignedBuffer& operator=(AlignedBuffer&& other) noexcept {
     std::swap(data_, other.data_);
     std::swap(bytes_, other.bytes_);
@@ -27,7 +30,9 @@ class AlignedBuffer {
   }
 
   [[nodiscard]] uint8_t* data() const { return data_; }
+
   [[nodiscard]] size_t size() const { return bytes_; }
+
   template <typename T>
   [[nodiscard]] std::span<T> As() const {
     return {reinterpret_cast<T*>(data_), bytes_ / sizeof(T)};

@@ -21,6 +21,8 @@ target_compile_options(
             -Wnon-virtual-dtor
             -Woverloaded-virtual
             -Wimplicit-fallthrough
+            # g++ 12 reports false overlaps inside std::string operator+ (GCC bug 105651).
+            $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>
             $<$<CXX_COMPILER_ID:Clang>:-Wthread-safety>
             $<$<BOOL:${SPINDLE_WERROR}>:-Werror>)
 

@@ -5,7 +5,9 @@
 namespace spindle {
 namespace {
 
-PrefixRoot Root() { return {"model", "bf16", "", "", ""}; }
+PrefixRoot Root() {
+  return {"model", "bf16", "", "", ""};
+}
 
 std::vector<TokenId> Tokens(size_t n) {
   std::vector<TokenId> tokens(n);
@@ -17,9 +19,8 @@ std::vector<TokenId> Tokens(size_t n) {
 
 TEST(Sha256Test, MatchesThePublishedVector) {
   const std::string_view abc = "abc";
-  const Digest digest = Sha256()
-                            .Bytes({reinterpret_cast<const uint8_t*>(abc.data()), abc.size()})
-                            .Finish();
+  const Digest digest =
+      Sha256().Bytes({reinterpret_cast<const uint8_t*>(abc.data()), abc.size()}).Finish();
   EXPECT_EQ(ToHex(digest), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
 }
 

@@ -52,7 +52,8 @@ TEST(ComputePoolTest, ManyShortRunsDoNotHang) {
   std::atomic<uint64_t> total{0};
   for (int i = 0; i < 20000; ++i) {
     ASSERT_TRUE((*pool)
-                    ->Run(4, 1,
+                    ->Run(4,
+                          1,
                           [&](kernels::WorkRange range, kernels::Exec*) {
                             total += range.end - range.begin;
                             return 0;
