@@ -45,6 +45,7 @@ struct AttentionItem {
   uint32_t num_rows;       // 1 = decode
   uint32_t first_position;
   uint32_t window;
+  uint64_t kv_offset = 0;  // bytes added to k and v of every run: one run list serves all layers and heads
 };
 
 struct AttentionArgs {
@@ -71,7 +72,8 @@ struct AttentionUnit {
 };
 
 // Decode rows are cut per span when there are too few items to occupy `num_workers`; prefill rows into row blocks.
-// The plan changes who computes what, never a bit of the result. Storage belongs to the caller and is reused.
+// The plan changes who computes what, never a bit of the result. Storage belongs to the caller and is reused; when it
+// is too small, planning returns kScratchTooSmall and leaves the needed counts in num_units and num_partials.
 struct AttentionPlan {
   AttentionUnit* units;     // [unit_capacity]
   uint32_t unit_capacity;
