@@ -11,7 +11,7 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 
 TEST(RegistryTest, FamiliesExistBeforeTheyMove) {
-  Registry registry({{"model_name", "smol"}});
+  Registry registry(Labels{{"model_name", "smol"}});
   const Counter counter = registry.AddCounter("spindle_things_total", "Things.", {{"kind", "a"}});
   EXPECT_THAT(registry.Expose(false),
               HasSubstr("spindle_things_total{kind=\"a\",model_name=\"smol\"} 0"));

@@ -1,0 +1,134 @@
+// The engine: continuous batching of token sequences over one model. Knows tokens, not text.
+// Thread-safety: thread-safe; all work happens on one engine thread that the object owns.
+// Contract: every accepted request gets exactly one kDone, on every path, cancel and shutdown
+// included.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "spindle/sampling_params.h"
+
+#include "absl/status/statusor.h"
+#include "base/clock.h"
+#include "base/hash.h"
+#include "base/ids.h"
+#include "engine/engine_options.h"
+#include "engine/output_stream.h"
+#include "kv/kv_store.h"
+#include "metrics/metrics.h"
+#include "model/model.h"
+
+namespace spindle::engine {
+
+struct EngineRequest {
+  std::string id;                     // unique among active requests
+  std::vector<TokenId> prompt;        // ≥ 1 token, ids checked by serving
+  SamplingParams sampling;            // ranges checked by serving
+  int32_t priority = 0;               // [-100, 100], lower runs first
+  Digest prefix_root{};               // root key: model, tenant, salt (see base/prefix_key.h)
+  bool cache_prompt = true;           // false: neither read from nor added to the prefix cache
+  bool report_progress = false;       // kPrefill events
+  std::string fairness_key;           // for listings
+  std::optional<TimePoint> deadline;  // then cancelled with kDeadlineExceeded
+};
+
+// Why a request was not accepted. Numbers are filled where they apply.
+struct SubmitRefusal {
+  enum class Kind : uint8_t {
+    kQueueFull,        // with retry_after
+    kNeverFits,        // needed_bytes > capacity_bytes
+    kContextExceeded,  // prompt + max_tokens > max_model_len
+    kShuttingDown,
+    kDeadlinePassed,
+  };
+
+  Kind kind;
+  uint64_t needed_bytes = 0;
+  uint64_t capacity_bytes = 0;
+  std::chrono::milliseconds retry_after{0};
+};
+
+using SubmitResult = std::variant<std::shared_ptr<OutputStream>, SubmitRefusal>;
+
+struct ActiveRequest {
+  std::string id;
+  RequestPhase phase;
+  int32_t priority;
+  uint32_t prompt_tokens;
+  uint32_t generated_tokens;
+  uint32_t cached_tokens;
+  std::chrono::milliseconds age;
+  uint64_t kv_bytes;
+  std::string fairness_key;
+};
+
+struct EngineLoad {
+  uint32_t running;  // sequences in prefill or decode
+  uint32_t waiting;  // queued and preempted requests
+  uint64_t waiting_tokens;
+  std::chrono::milliseconds oldest_wait;
+  kv::KvStats kv;
+};
+
+class Engine {
+ public:
+  // Takes the model and the store; starts the engine thread. Metrics of the scheduler, requests and
+  // KV are registered with `registry`. `clock` must outlive the engine. ERRORS: kResourceExhausted
+  // (activations), kInvalidArgument (options, naming field and range).
+  static absl::StatusOr<std::unique_ptr<Engine>> Create(const EngineOptions& options,
+                                                        std::unique_ptr<model::Model> model,
+                                                        std::unique_ptr<kv::KvStore> store,
+                                                        std::unique_ptr<platform::ComputePool> pool,
+                                                        const kernels::KernelTable& kernels,
+                                                        std::vector<TokenId> end_tokens,
+                                                        metrics::Registry& registry,
+                                                        const Clock& clock);
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  [[nodiscard]] const model::ModelConfig& model_config() const;
+  [[nodiscard]] const Digest& model_fingerprint() const;
+  [[nodiscard]] const kv::KvGeometry& kv_geometry() const;
+
+  // Never blocks on the engine thread. The stream's first event is kStarted, or kDone if it ends
+  // before.
+  [[nodiscard]] SubmitResult Submit(EngineRequest request);
+
+  // Cancels by id; false when no such request is active.
+  bool Cancel(const std::string& id, CancelCause cause);
+
+  // A snapshot that is at most one step old. Never waits for a step.
+  [[nodiscard]] std::vector<ActiveRequest> ActiveRequests() const;
+  [[nodiscard]] EngineLoad Load() const;
+
+  // Drops unreferenced cached stripes; waits for the current step. Returns how many.
+  uint64_t ResetPrefixCache();
+
+  // Refuses new requests from now on; accepted ones continue.
+  void BeginDrain();
+  // Waits until nothing is active or `deadline` passes, then cancels the rest (kShutdown) and stops
+  // the thread.
+  void Shutdown(TimePoint deadline);
+
+  // Time since the engine thread last began or ended a step or idled; the watchdog compares it with
+  // --watchdog.
+  [[nodiscard]] Duration SinceLastTick() const;
+
+  // kInternal naming the first broken invariant of engine and store; waits for the current step.
+  [[nodiscard]] absl::Status CheckIntegrity();
+
+ private:
+  class Impl;
+  explicit Engine(std::unique_ptr<Impl> impl);
+
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace spindle::engine

@@ -1,0 +1,27 @@
+// Options of the engine: batch shape, queues, order, deadlines.
+#pragma once
+
+#include <cstdint>
+
+#include "base/clock.h"
+
+namespace spindle::engine {
+
+enum class SchedulingPolicy : uint8_t { kPriority, kFcfs };
+
+struct EngineOptions {
+  uint32_t max_num_seqs = 16;             // sequences decoding together, ≥ 1; --max-num-seqs
+  uint32_t max_num_batched_tokens = 512;  // rows of one step, ≥ 64; --max-num-batched-tokens
+  bool chunked_prefill = true;            // --enable-chunked-prefill; off: a prompt is one step
+  uint32_t max_queue_size = 64;           // waiting requests, ≥ 1; --max-queue-size
+  uint64_t max_queue_tokens = 65536;      // prompt tokens waiting; --max-queue-tokens
+  SchedulingPolicy policy = SchedulingPolicy::kPriority;  // --scheduling-policy
+  Duration priority_aging = std::chrono::seconds(10);     // one class per …; --priority-aging
+  Duration queue_timeout{0};                              // 0 = none; --queue-timeout
+  Duration request_timeout{0};                            // 0 = none; --request-timeout
+  Duration stream_stall_timeout =
+      std::chrono::seconds(60);           // paused by a slow reader; --stream-stall-timeout
+  uint32_t stream_capacity_events = 256;  // per request; full = its decoding pauses
+};
+
+}  // namespace spindle::engine

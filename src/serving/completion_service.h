@@ -1,0 +1,132 @@
+// What the API means: validates requests, renders and tokenises prompts, starts generations. No
+// sockets. Thread-safety: thread-safe.
+//
+// Before SetModel every call that needs the model answers 503 model_loading (with the load fraction
+// as extra).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/clock.h"
+#include "engine/engine.h"
+#include "metrics/metrics.h"
+#include "serving/api_error.h"
+#include "serving/generation.h"
+#include "serving/serving_options.h"
+#include "text/chat_template.h"
+#include "text/tokenizer.h"
+
+namespace spindle::serving {
+
+// Everything a loaded model brings. Owned by the service from SetModel on.
+struct LoadedModel {
+  std::unique_ptr<engine::Engine> engine;
+  std::unique_ptr<text::Tokenizer> tokenizer;
+  std::unique_ptr<text::ChatTemplate> chat_template;  // null: the model has none
+  // Sampling defaults of the model's generation configuration.
+  std::optional<float> temperature;
+  std::optional<float> top_p;
+  std::optional<int32_t> top_k;
+  std::string kernel_name;  // for fingerprints and listings
+  uint64_t file_bytes = 0;
+  uint64_t num_parameters = 0;
+  int64_t created_unix_seconds = 0;
+};
+
+// Who asks; filled by the transport after authentication.
+struct Caller {
+  std::string request_id;    // valid and unique (RequestIds)
+  std::string tenant;        // separates prefix caches between keys; empty without keys
+  std::string key_name;      // for logs
+  int32_t min_priority = 0;  // smallest priority value the key may send
+  TimePoint received;        // last body byte
+  std::optional<TimePoint> deadline;
+};
+
+enum class Endpoint : uint8_t { kChat, kCompletions };
+
+// A validated, tokenised request: what to generate and how to present it.
+struct PreparedRequest {
+  Endpoint endpoint = Endpoint::kChat;
+  std::string model;                          // served name the client asked for
+  std::vector<std::vector<TokenId>> prompts;  // ≥ 1
+  std::vector<std::string> prompt_texts;      // echoed text per prompt (completions with echo)
+  SamplingParams sampling;
+  std::vector<std::string> stop;
+  bool include_stop = false;
+  bool skip_special_tokens = true;
+  bool echo = false;
+  bool stream = false;
+  bool include_usage = false;
+  bool continuous_usage = false;
+  bool progress = false;
+  bool return_token_ids = false;
+  bool cache_prompt = true;
+  std::string cache_salt;
+  int32_t priority = 0;
+  uint32_t best_of = 0;                     // > n: the n best by mean log-probability are returned
+  std::vector<std::string> ignored_fields;  // x-spindle-ignored
+};
+
+class CompletionService {
+ public:
+  CompletionService(const ServingOptions& options, metrics::Registry& registry, const Clock& clock);
+  ~CompletionService();
+  CompletionService(const CompletionService&) = delete;
+  CompletionService& operator=(const CompletionService&) = delete;
+
+  // --- model life cycle
+  // -------------------------------------------------------------------------------------
+  void SetLoadProgress(double fraction);
+  void SetModel(LoadedModel model);
+  enum class State : uint8_t { kLoading, kReady, kDraining };
+  [[nodiscard]] State state() const;
+  [[nodiscard]] double load_progress() const;
+  // 503 model_loading or shutting_down, or nothing when ready (check 5 of the order of checks).
+  [[nodiscard]] std::optional<ApiError> Unavailable() const;
+  // Null before SetModel.
+  [[nodiscard]] engine::Engine* engine() const;
+  void BeginDrain();
+  // See Engine::Shutdown; also covers a service without a model.
+  void Shutdown(TimePoint deadline);
+
+  // --- requests
+  // ---------------------------------------------------------------------------------------------
+  // Checks 6-10 of the order of checks, on the raw body. No engine involved.
+  [[nodiscard]] Result<PreparedRequest> Prepare(Endpoint endpoint,
+                                                std::string_view body,
+                                                const Caller& caller) const;
+  // For callers with typed input (gRPC, terminal chat): fills defaults and checks ranges, context
+  // and model name of a request whose prompts are already tokens.
+  [[nodiscard]] Result<PreparedRequest> Validate(PreparedRequest request) const;
+  // Checks 11-12. On success the generation is queued.
+  [[nodiscard]] Result<std::unique_ptr<Generation>> Start(const PreparedRequest& request,
+                                                          const Caller& caller);
+
+  // --- tokenizer tools and listings (JSON text in and out); never touch the engine thread
+  // ---------------------
+  [[nodiscard]] Result<std::string> Tokenize(std::string_view body) const;
+  [[nodiscard]] Result<std::string> Detokenize(std::string_view body) const;
+  // {prompt} of a chat body, with token_ids when `render`.
+  [[nodiscard]] Result<std::string> ApplyTemplate(std::string_view body, bool render) const;
+  [[nodiscard]] Result<std::string> CountInputTokens(std::string_view body) const;
+  // The /v1/models list, or one entry.
+  [[nodiscard]] Result<std::string> ListModels() const;
+  [[nodiscard]] Result<std::string> GetModel(std::string_view id) const;
+
+  // Null before SetModel.
+  [[nodiscard]] const text::Tokenizer* tokenizer() const;
+  [[nodiscard]] const ServingOptions& options() const;
+  [[nodiscard]] std::string SystemFingerprint() const;
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace spindle::serving

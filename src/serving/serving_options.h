@@ -1,0 +1,33 @@
+// Limits and defaults of the API, common to all transports.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace spindle::serving {
+
+enum class UnknownFields : uint8_t { kIgnore, kReject };
+
+struct ServingOptions {
+  std::vector<std::string> served_names;       // --served-model-name; at least one; no duplicates
+  std::string model_path;                      // "root" of the model listing
+  uint32_t max_n = 128;                        // [1, 128]; --max-n
+  uint32_t max_stop_strings = 4;               // --max-stop-strings
+  uint32_t max_logprobs = 20;                  // --max-logprobs
+  uint32_t max_prompts = 128;                  // --max-prompts
+  uint32_t max_prompt_logprobs = 8192;         // longest prompt with prompt log-probabilities
+  std::optional<uint32_t> default_max_tokens;  // --default-max-tokens
+  UnknownFields unknown_fields = UnknownFields::kIgnore;
+  bool trust_request_chat_template = false;
+  bool logprobs_processed = false;  // --logprobs-mode processed
+  // Server sampling defaults; unset = the model's generation configuration, else the API's.
+  std::optional<float> temperature;
+  std::optional<float> top_p;
+  std::optional<int32_t> top_k;
+  std::optional<float> min_p;
+  std::optional<uint64_t> seed;
+};
+
+}  // namespace spindle::serving
