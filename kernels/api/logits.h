@@ -1,5 +1,6 @@
 // Kernels over one row of logits, for sampling: all O(n) in one or two passes, no sort.
-// Thread-safety: pure functions over the caller's memory. Order of equal logits: the lower id wins; NaN sorts last.
+// Thread-safety: pure functions over the caller's memory. Order of equal logits: the lower id wins;
+// NaN sorts last.
 #pragma once
 
 #include <cstddef>
@@ -13,9 +14,10 @@ struct ScoredToken {
 };
 
 struct LogitSummary {
-  float max;         // -inf for an empty or all-NaN row
-  int32_t argmax;    // lowest id of the maximum; -1 for an all-NaN row
-  double sum_exp;    // Σ exp(logit - max) over non-NaN entries, summed in a fixed order
+  float max;       // -inf for an empty or all-NaN row
+  int32_t argmax;  // lowest id of the maximum; -1 for an all-NaN row
+  double sum_exp;  // Σ exp(logit - max) over non-NaN entries, in a fixed order; entries equal to
+                   // max count 1
 };
 
 }  // namespace spindle::kernels
