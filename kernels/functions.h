@@ -1,0 +1,31 @@
+// Declares the weight and row functions of one implementation in its own namespace; see KernelTable
+// for what each does. Thread-safety: pure functions.
+#pragma once
+
+#include <cstdint>
+
+#include "base/dtype.h"
+#include "kernels/api/gemm.h"
+#include "kernels/api/rows.h"
+
+// A macro because the same declarations are needed once per instruction set.
+#define SPINDLE_DECLARE_WEIGHT_AND_ROW_KERNELS(isa)                                     \
+  namespace spindle::kernels::isa {                                                     \
+  uint64_t PackedBytes(DType type, uint32_t num_outputs, uint32_t k, ComputeMode mode); \
+  RowFormat RowFormatOf(DType type, ComputeMode mode);                                  \
+  int Pack(DType type,                                                                  \
+           const void* source_rows,                                                     \
+           ComputeMode mode,                                                            \
+           uint32_t num_outputs,                                                        \
+           uint32_t k,                                                                  \
+           void* packed,                                                                \
+           WorkRange panels);                                                           \
+  int Gemm(const GemmGroup& group, WorkRange units, Exec* exec);                        \
+  int DequantizeRow(DType type, const void* row, uint32_t k, float* out);               \
+  int NormRows(const NormRowsArgs& args, WorkRange rows, Exec* exec);                   \
+  int PrepareRows(const PrepareRowsArgs& args, WorkRange rows, Exec* exec);             \
+  int SwiGluRows(const SwiGluRowsArgs& args, WorkRange rows, Exec* exec);               \
+  int EmbedRows(const EmbedRowsArgs& args, WorkRange rows, Exec* exec);                 \
+  }
+
+SPINDLE_DECLARE_WEIGHT_AND_ROW_KERNELS(reference)
