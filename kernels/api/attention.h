@@ -1,20 +1,19 @@
 // Causal attention of query rows over paged, head-wise KV given as lists of runs, for prefill and
-// decode alike. Thread-safety: pure functions over the caller's memory.
+// decode alike.
+// Thread-safety: pure functions over the caller's memory.
 //
-// Arithmetic (the "fold order" law, the same for prefill, decode and any thread count, bit for
-// bit):
-//   tile  = the 64 positions of one absolute stripe under a live mask. Scores s = scale · q·k (one
-//   fp32 accumulator,
-//           d ascending); m' = max(m, max s); l = l·e^(m-m') + Σ e^(s-m'); acc = acc·e^(m-m') +
-//           P·V, key pairs ascending. Dead lanes are -inf, and their V is never read into the sum.
-//           A tile without a live lane leaves (m, l, acc) untouched. Σ in l is over the fp32
-//           probabilities, in an order fixed per table.
-//   bf16  = with kv_type kBF16, q is rounded to bf16 before the product and probabilities before
-//   P·V (not for l);
-//           with kF32 nothing is rounded.
-//   span  = the tiles of one absolute segment (16 stripes), folded from the empty state (-inf, 0,
-//   0). row   = spans merged left to right into (M, L, ACC); output ACC / L. No live lane at all:
-//   output 0, lse -inf.
+// Arithmetic (the "fold order" law; the same for prefill, decode, any split and thread count, bit
+// for bit):
+// - tile: the 64 positions of one absolute stripe under a live mask. Scores s = scale · q·k (fp32
+//   sum, d ascending); m' = max(m, max s); l = l·e^(m-m') + Σ e^(s-m'); acc = acc·e^(m-m') + P·V,
+//   key pairs ascending. Dead lanes are -inf, and their V is never read into the sum. A tile
+//   without a live lane leaves (m, l, acc) untouched.
+// - span: the tiles of one absolute segment (16 stripes), folded from the empty state (-inf, 0, 0).
+// - row: spans merged left to right into (M, L, ACC); output ACC / L. No live lane at all: output
+//   0, lse -inf.
+// - rounding: with kv_type kBF16, q is rounded to bf16 before the product and the probabilities
+//   before P·V; with kF32 nothing is. Σ in l is always over the unrounded fp32 probabilities, in an
+//   order fixed per table.
 // A unit of work is (row, head) × span only; never part of a tile or of a span.
 #pragma once
 
