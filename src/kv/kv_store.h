@@ -1,12 +1,13 @@
-// Paged, head-wise KV storage and the prefix cache over it. A stripe holds 64 consecutive tokens of all layers and
-// heads; inside it, page (layer, head, p) is P tokens, K half then V half (docs/formats.md).
-// Engine-thread only, except Stats(), which is thread-safe.
+// Paged, head-wise KV storage and the prefix cache over it. A stripe holds 64 consecutive tokens of
+// all layers and heads; inside it, page (layer, head, p) is P tokens, K half then V half
+// (docs/formats.md). Engine-thread only, except Stats(), which is thread-safe.
 //
-// Life of a sequence: Open (takes shared stripes of a cached prefix) → Extend (room) → the attention runtime writes
-// rows through View → Commit (tokens count) → Seal (a full stripe becomes immutable and sharable) … → Close.
-// Invariants (CheckIntegrity): free + cached + owned = capacity; every stripe's reference count equals the number of
-// sequences that list it; a stripe in the prefix index is sealed and its parent is in the index too; all counts are
-// zero after the last Close and ResetPrefixCache.
+// Life of a sequence: Open (takes shared stripes of a cached prefix) → Extend (room) → the
+// attention runtime writes rows through View → Commit (tokens count) → Seal (a full stripe becomes
+// immutable and sharable) … → Close. Invariants (CheckIntegrity): free + cached + owned = capacity;
+// every stripe's reference count equals the number of sequences that list it; a stripe in the
+// prefix index is sealed and its parent is in the index too; all counts are zero after the last
+// Close and ResetPrefixCache.
 #pragma once
 
 #include <cstdint>
@@ -15,42 +16,16 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "base/dtype.h"
 #include "base/hash.h"
 #include "base/ids.h"
 #include "base/prefix_key.h"
+#include "kv/kv_geometry.h"
 #include "kv/kv_options.h"
 
 namespace spindle::kv {
 
-// Shapes and the affine addresses inside a stripe. All sizes in bytes unless named otherwise.
-struct KvGeometry {
-  uint32_t num_layers = 0;
-  uint32_t num_kv_heads = 0;
-  uint32_t head_dim = 0;
-  DType type = DType::kBF16;  // kBF16 or kF32
-
-  [[nodiscard]] size_t row_bytes() const { return RowBytes(type, head_dim); }
-
-  // P: the smallest of {8, 16, 32} whose K + V page has at least 4 KiB, else 32.
-  [[nodiscard]] uint32_t page_tokens() const;
-  [[nodiscard]] size_t page_bytes() const { return 2 * page_tokens() * row_bytes(); }
-  [[nodiscard]] size_t head_bytes() const { return 2 * kStripeTokens * row_bytes(); }
-  [[nodiscard]] size_t extent_bytes() const { return num_kv_heads * head_bytes(); }
-  [[nodiscard]] size_t stripe_bytes() const { return num_layers * extent_bytes(); }
-  [[nodiscard]] size_t bytes_per_token() const { return stripe_bytes() / kStripeTokens; }
-
-  // Offset of the K row of (layer, head 0, lane) in a stripe; the V row is v_offset() further, head h
-  // h · head_bytes() further. REQUIRES: lane < 64.
-  [[nodiscard]] size_t row_offset(uint32_t layer, uint32_t lane) const {
-    return layer * extent_bytes() + lane / page_tokens() * page_bytes() +
-           lane % page_tokens() * row_bytes();
-  }
-
-  [[nodiscard]] size_t v_offset() const { return page_tokens() * row_bytes(); }
-};
-
-// What a sequence's KV looks like to the attention runtime; valid until the next non-const call on the store.
+// What a sequence's KV looks like to the attention runtime; valid until the next non-const call on
+// the store.
 struct SequenceView {
   std::span<uint8_t* const> stripes;  // base addresses, position order
   uint32_t num_tokens;                // committed tokens
@@ -58,18 +33,20 @@ struct SequenceView {
 
 struct KvStats {
   uint64_t capacity_stripes;
-  uint64_t free_stripes;       // never used or returned
-  uint64_t cached_stripes;     // only in the prefix cache: evictable
-  uint64_t owned_stripes;      // referenced by at least one sequence
+  uint64_t free_stripes;    // never used or returned
+  uint64_t cached_stripes;  // only in the prefix cache: evictable
+  uint64_t owned_stripes;   // referenced by at least one sequence
   uint64_t stripe_bytes;
-  uint64_t committed_bytes;    // memory really taken from the system
+  uint64_t committed_bytes;  // memory really taken from the system
   uint64_t prefix_entries;
   uint64_t prefix_evictions;
+  uint64_t adopted_stripes;  // seals that switched to an equal cached stripe
+  uint64_t seal_conflicts;   // seals that found their key with other content and stayed private
 };
 
 class KvStore {
  public:
-  // ERRORS: kInvalidArgument (geometry: page tokens must divide 64; budget under two stripes),
+  // ERRORS: kInvalidArgument (geometry, see ValidateGeometry; budget under two stripes),
   //         kResourceExhausted (address space).
   static absl::StatusOr<std::unique_ptr<KvStore>> Create(const KvOptions& options,
                                                          const KvGeometry& geometry);
@@ -82,23 +59,26 @@ class KvStore {
   // Number of leading stripes of `keys` in the prefix cache. Does not change recency.
   [[nodiscard]] uint32_t MatchPrefix(std::span<const Digest> keys) const;
 
-  // Starts a sequence on the first `num_shared` cached stripes of `keys` (see MatchPrefix), which stay pinned until
-  // Close. Committed tokens = 64 · num_shared. REQUIRES: num_shared <= MatchPrefix(keys).
+  // Starts a sequence on the first `num_shared` cached stripes of `keys` (see MatchPrefix), which
+  // stay pinned until Close. Committed tokens = 64 · num_shared. REQUIRES: num_shared <=
+  // MatchPrefix(keys).
   [[nodiscard]] SequenceId Open(BudgetGroupId group,
                                 std::span<const Digest> keys,
                                 uint32_t num_shared);
 
-  // Makes room for positions [0, num_tokens), evicting cached stripes when nothing is free; empty slots are used
-  // first. All or nothing. ERRORS: kResourceExhausted (nothing changed).
+  // Makes room for positions [0, num_tokens), evicting cached stripes when nothing is free; empty
+  // slots are used first. All or nothing. ERRORS: kResourceExhausted (nothing changed).
   [[nodiscard]] absl::Status Extend(SequenceId seq, uint32_t num_tokens);
 
-  // Positions [0, num_tokens) now hold KV. REQUIRES: room for them. Never shrinks.
+  // Positions [0, num_tokens) now hold KV. REQUIRES: room for them; not fewer than committed
+  // before.
   void Commit(SequenceId seq, uint32_t num_tokens);
 
-  // Publishes a full, committed stripe under its key: it is immutable from now on. When an equal stripe (key and
-  // content checksum) is cached already, the sequence switches to that one and its own copy is freed. Stripes must be
-  // sealed in order. Without the prefix cache the stripe only becomes immutable. REQUIRES: ordinal is the sequence's
-  // first unsealed stripe; 64 · (ordinal + 1) ≤ committed tokens.
+  // Publishes a full, committed stripe under its key: it is immutable from now on. When an equal
+  // stripe (key and content checksum) is cached already, the sequence switches to that one and its
+  // own copy is freed. Stripes must be sealed in order. Without the prefix cache the stripe only
+  // becomes immutable. REQUIRES: ordinal is the sequence's first unsealed stripe; 64 · (ordinal +
+  // 1) ≤ committed tokens.
   void Seal(SequenceId seq, uint32_t ordinal, const Digest& key);
 
   // Number of leading sealed stripes.
@@ -108,7 +88,8 @@ class KvStore {
   // ERRORS: kResourceExhausted (nothing changed).
   [[nodiscard]] absl::StatusOr<SequenceId> Fork(SequenceId seq);
 
-  // Ends a sequence; sealed stripes stay in the prefix cache (most recently used), the others are freed at once.
+  // Ends a sequence; sealed stripes stay in the prefix cache (most recently used), the others are
+  // freed at once.
   void Close(SequenceId seq);
 
   [[nodiscard]] SequenceView View(SequenceId seq) const;
