@@ -1,0 +1,24 @@
+// Turns selected tiles into the runs of KV rows that attention kernels read.
+// Thread-safety: pure function over the caller's memory.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kernels/api/attention.h"
+#include "kv/kv_geometry.h"
+#include "sparse/sparse_algorithm.h"
+
+namespace spindle::sparse {
+
+// Appends the runs of `tiles` (ascending) to `runs`: one run per page with a live lane, ending at
+// its last live lane. Addresses are those of layer 0 and head 0; since addresses are affine, layer
+// l and head h lie l · extent_bytes + h · head_bytes further, for every run alike.
+// Allocates only when `runs` has no capacity left. REQUIRES: stripes[tile] exists for every tile.
+void AppendRuns(const kv::KvGeometry& geometry,
+                std::span<uint8_t* const> stripes,
+                std::span<const TileLive> tiles,
+                std::vector<kernels::KvRun>* runs);
+
+}  // namespace spindle::sparse
