@@ -1,5 +1,5 @@
-// Model files as named tensors and metadata: GGUF v2/v3 (single or split) and Hugging Face folders or safetensors.
-// Files are memory-mapped and every offset and size is checked before use.
+// Model files as named tensors and metadata: GGUF v2/v3 (single or split) and Hugging Face folders
+// or safetensors. Files are memory-mapped and every offset and size is checked before use.
 // Thread-safety: immutable after Open; readable from any thread. Spans live as long as the object.
 #pragma once
 
@@ -23,8 +23,8 @@ enum class FileKind : uint8_t { kGguf, kHuggingFace };
 struct TensorInfo {
   std::string name;
   DType type = DType::kF32;
-  std::vector<uint64_t> shape;        // outermost first: a weight is [outputs, inputs] in both formats
-  std::span<const uint8_t> bytes;     // row-major
+  std::vector<uint64_t> shape;     // outermost first: a weight is [outputs, inputs] in both formats
+  std::span<const uint8_t> bytes;  // row-major
 };
 
 // A GGUF value; arrays of numbers are widened.
@@ -39,8 +39,9 @@ using MetaValue = std::variant<bool,
 
 class ModelFile {
  public:
-  // `path`: a .gguf file (any part of a split), a .safetensors file beside its config.json, or a folder holding either.
-  // ERRORS: kNotFound, kPermissionDenied; kUnimplemented (unknown version or tensor type, named);
+  // `path`: a .gguf file (any part of a split), a .safetensors file beside its config.json, or a
+  // folder holding either. ERRORS: kNotFound, kPermissionDenied; kUnimplemented (unknown version or
+  // tensor type, named);
   //         kDataLoss (damaged: message names the field or tensor).
   static absl::StatusOr<std::unique_ptr<ModelFile>> Open(const std::string& path);
   virtual ~ModelFile() = default;
@@ -55,8 +56,9 @@ class ModelFile {
   // All keys with values, file order (inspect); empty for Hugging Face folders.
   [[nodiscard]] virtual std::span<const std::pair<std::string, MetaValue>> AllMeta() const = 0;
 
-  // Text of a side file of a Hugging Face folder ("config.json", "tokenizer.json", "tokenizer_config.json",
-  // "generation_config.json", "chat_template.jinja"); nullopt when absent or for GGUF.
+  // Text of a side file of a Hugging Face folder ("config.json", "tokenizer.json",
+  // "tokenizer_config.json", "generation_config.json", "chat_template.jinja"); nullopt when absent
+  // or for GGUF.
   [[nodiscard]] virtual std::optional<std::string> SideFile(std::string_view name) const = 0;
 
   // Lets the kernel drop the mapped pages of a tensor that has been copied.
