@@ -1,11 +1,15 @@
-// Declares the weight and row functions of one implementation in its own namespace; see KernelTable
-// for what each does. Thread-safety: pure functions.
+// Declares the functions of one implementation in its own namespace; see KernelTable for what each
+// does. Thread-safety: pure functions.
 #pragma once
 
 #include <cstdint>
 
 #include "base/dtype.h"
+#include "kernels/api/attention.h"
+#include "kernels/api/exec.h"
 #include "kernels/api/gemm.h"
+#include "kernels/api/logits.h"
+#include "kernels/api/rope_append.h"
 #include "kernels/api/rows.h"
 
 // A macro because the same declarations are needed once per instruction set.
@@ -28,4 +32,27 @@
   int EmbedRows(const EmbedRowsArgs& args, WorkRange rows, Exec* exec);                 \
   }
 
+#define SPINDLE_DECLARE_ATTENTION_KERNELS(isa)                            \
+  namespace spindle::kernels::isa {                                       \
+  int RopeAppend(const RopeAppendArgs& args, WorkRange rows, Exec* exec); \
+  int Attention(const AttentionArgs& args,                                \
+                const AttentionPlan& plan,                                \
+                WorkRange units,                                          \
+                Exec* exec);                                              \
+  int MergeAttention(const AttentionArgs& args,                           \
+                     const AttentionPlan& plan,                           \
+                     WorkRange items,                                     \
+                     Exec* exec);                                         \
+  }
+
+#define SPINDLE_DECLARE_LOGITS_KERNELS(isa)                                                    \
+  namespace spindle::kernels::isa {                                                            \
+  LogitSummary Summarize(const float* logits, uint32_t n);                                     \
+  uint32_t TopK(                                                                               \
+      const float* logits, uint32_t n, uint32_t k, ScoredToken* out, ScoredToken* scratch);    \
+  uint32_t CollectAtLeast(const float* logits, uint32_t n, float threshold, ScoredToken* out); \
+  }
+
 SPINDLE_DECLARE_WEIGHT_AND_ROW_KERNELS(reference)
+SPINDLE_DECLARE_ATTENTION_KERNELS(reference)
+SPINDLE_DECLARE_LOGITS_KERNELS(reference)

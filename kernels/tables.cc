@@ -1,6 +1,7 @@
 // Which functions make up the table of each instruction set.
 #include "kernels/tables.h"
 
+#include "kernels/cpu/attention_plan.h"
 #include "kernels/functions.h"
 
 namespace spindle::kernels {
@@ -20,13 +21,13 @@ constexpr KernelTable Reference(Isa isa, std::string_view name) {
           .prepare_rows = reference::PrepareRows,
           .swiglu_rows = reference::SwiGluRows,
           .embed_rows = reference::EmbedRows,
-          .rope_append = nullptr,
-          .plan_attention = nullptr,
-          .attention = nullptr,
-          .merge_attention = nullptr,
-          .summarize = nullptr,
-          .top_k = nullptr,
-          .collect_at_least = nullptr};
+          .rope_append = reference::RopeAppend,
+          .plan_attention = PlanAttention,
+          .attention = reference::Attention,
+          .merge_attention = reference::MergeAttention,
+          .summarize = reference::Summarize,
+          .top_k = reference::TopK,
+          .collect_at_least = reference::CollectAtLeast};
 }
 
 }  // namespace

@@ -1,29 +1,18 @@
-#include "kernels/reference/attention.h"
-
+// Plain-loop attention in double precision, the oracle of the tests: q is rounded as the API says,
+// probabilities are not. Span states are fp32, so splits give the same bits here too.
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <cstddef>
 #include <limits>
 
+#include "kernels/codes.h"
 #include "kernels/cpu/attention_plan.h"
+#include "kernels/functions.h"
 
 namespace spindle::kernels::reference {
 namespace {
 
 constexpr double kNegInf = -std::numeric_limits<double>::infinity();
-
-float Bf16ToFloat(uint16_t bits) {
-  return std::bit_cast<float>(uint32_t{bits} << 16);
-}
-
-float RoundToBf16(float x) {
-  if (std::isnan(x)) {
-    return x;
-  }
-  const uint32_t bits = std::bit_cast<uint32_t>(x);
-  return std::bit_cast<float>((bits + 0x7fffU + ((bits >> 16) & 1U)) & 0xffff0000U);
-}
 
 // Running (m, l, acc) of one row and head.
 struct State {
@@ -166,7 +155,7 @@ Query MakeQuery(const AttentionArgs& args, const AttentionItem& item, uint32_t r
   Query query{args, item, uint64_t{item.first_position} + row, {}};
   const float* const q = item.q + row * args.q_stride + size_t{head} * args.head_dim;
   for (uint32_t i = 0; i < args.head_dim; ++i) {
-    query.q[i] = args.kv_type == DType::kBF16 ? RoundToBf16(q[i]) : q[i];
+    query.q[i] = args.kv_type == DType::kBF16 ? Bf16ToFloat(FloatToBf16(q[i])) : q[i];
   }
   return query;
 }

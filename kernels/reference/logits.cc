@@ -1,8 +1,9 @@
-#include "kernels/reference/logits.h"
-
+// Plain-loop logits kernels, the oracle of the tests.
 #include <algorithm>
 #include <cmath>
 #include <limits>
+
+#include "kernels/functions.h"
 
 namespace spindle::kernels::reference {
 

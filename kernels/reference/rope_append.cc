@@ -1,22 +1,15 @@
-#include "kernels/reference/rope_append.h"
-
-#include <bit>
+// Plain-loop K4 in double precision, the oracle of the tests.
 #include <cmath>
 #include <cstddef>
 #include <cstring>
+
+#include "kernels/codes.h"
+#include "kernels/functions.h"
 
 namespace spindle::kernels::reference {
 namespace {
 
 constexpr uint32_t kMaxRopeHeadDim = 256;
-
-uint16_t ToBf16(float x) {
-  const uint32_t bits = std::bit_cast<uint32_t>(x);
-  if (std::isnan(x)) {
-    return static_cast<uint16_t>((bits >> 16) | 0x40U);
-  }
-  return static_cast<uint16_t>((bits + 0x7fffU + ((bits >> 16) & 1U)) >> 16);
-}
 
 void Store(DType type, const double* head, uint32_t d, uint8_t* out) {
   for (uint32_t i = 0; i < d; ++i) {
@@ -24,7 +17,7 @@ void Store(DType type, const double* head, uint32_t d, uint8_t* out) {
     if (type == DType::kF32) {
       std::memcpy(out + 4 * size_t{i}, &value, sizeof(value));
     } else {
-      const uint16_t bits = ToBf16(value);
+      const uint16_t bits = FloatToBf16(value);
       std::memcpy(out + 2 * size_t{i}, &bits, sizeof(bits));
     }
   }
