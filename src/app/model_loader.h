@@ -1,0 +1,39 @@
+// From a model path to a running engine with its tokenizer: the one place where formats, text,
+// model, kv and engine meet. Thread-safety: call from one thread.
+#pragma once
+
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "config/load_options.h"
+#include "formats/model_file.h"
+#include "metrics/metrics.h"
+#include "serving/completion_service.h"
+#include "text/chat_template.h"
+#include "text/tokenizer.h"
+
+namespace spindle::app {
+
+// The tokenizer a model file brings, or the one at `path` when that is not empty.
+// ERRORS: those of Tokenizer; kInvalidArgument when the file has none.
+absl::StatusOr<std::unique_ptr<text::Tokenizer>> LoadTokenizer(const formats::ModelFile& file,
+                                                               const std::string& path);
+
+// The chat template of the file, or `override` (a path, or the template's text). Null when there is
+// none. ERRORS: kInvalidArgument with the template's line.
+absl::StatusOr<std::unique_ptr<text::ChatTemplate>> LoadChatTemplate(
+    const formats::ModelFile& file,
+    const text::Tokenizer& tokenizer,
+    const std::string& override_template);
+
+// Loads everything and starts the engine. Logs the model, the kernels and the memory plan.
+// ERRORS: kNotFound, kInvalidArgument, kUnimplemented, kDataLoss … : the model (exit code 3);
+//         kResourceExhausted: the memory plan does not fit (exit code 5), with a table of its
+//         parts.
+absl::StatusOr<serving::LoadedModel> LoadModel(const config::LoadOptions& options,
+                                               metrics::Registry& registry,
+                                               const Clock& clock,
+                                               const model::LoadProgress& progress);
+
+}  // namespace spindle::app

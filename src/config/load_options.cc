@@ -1,0 +1,151 @@
+#include "config/load_options.h"
+
+#include <limits>
+
+#include "base/prefix_key.h"
+
+namespace spindle::config {
+namespace {
+
+using kernels::ComputeMode;
+
+constexpr uint32_t kMaxContext = 1U << 24;
+
+// --rope-freq-scale and --rope-scale are reciprocal; model resolves them.
+void AddRopeOptions(OptionTable& table, model::RopeOverrides& rope) {
+  table.Add({.name = "rope-scaling",
+             .value_name = "none|linear|yarn",
+             .help = "RoPE scaling method",
+             .shown_default = "from the model",
+             .apply = [&rope](const std::vector<std::string>& values) -> absl::Status {
+               const std::string& value = values.front();
+               if (value != "none" && value != "linear" && value != "yarn") {
+                 return absl::InvalidArgumentError("must be one of none|linear|yarn, got '" +
+                                                   value + "'");
+               }
+               rope.scaling = value;
+               return absl::OkStatus();
+             }});
+  table.OptionalFloat(
+      "rope-scale", &rope.scale, 1e-3F, 1e6F, "context multiplication factor of RoPE scaling");
+  table.OptionalFloat("rope-freq-base", &rope.freq_base, 1.0F, 1e12F, "RoPE base frequency");
+  table.OptionalFloat(
+      "rope-freq-scale", &rope.freq_scale, 1e-6F, 1e3F, "RoPE frequency factor, 1 / scale");
+  table.OptionalUint32(
+      "yarn-orig-ctx", &rope.yarn_orig_ctx, 1, kMaxContext, "original context of YaRN");
+}
+
+void AddKvOptions(OptionTable& table, LoadOptions& options) {
+  table.Add({.name = "kv-host-bytes",
+             .aliases = {"--kv-dram-bytes"},
+             .value_name = "SIZE",
+             .help = "memory for KV, running sequences and prefix cache together",
+             .shown_default = "the smaller of 25 % of RAM and what all sequences can fill",
+             .apply = [&options](const std::vector<std::string>& values) -> absl::Status {
+               const absl::StatusOr<uint64_t> bytes = ParseBytes(values.front());
+               if (!bytes.ok()) {
+                 return bytes.status();
+               }
+               if (*bytes == 0) {
+                 return absl::InvalidArgumentError("must be above 0");
+               }
+               options.kv.host_bytes = *bytes;
+               return absl::OkStatus();
+             }});
+  table.Switch(
+      "enable-prefix-caching", &options.kv.prefix_cache, "reuse the KV of equal prompt beginnings");
+  table
+      .Choice<KvType>("kv-cache-dtype",
+                      &options.kv_type,
+                      {{"auto", KvType::kAuto}, {"bf16", KvType::kBf16}, {"f32", KvType::kF32}},
+                      "element type of KV; auto: bf16, or f32 with --dtype f32")
+      .aliases = {"--cache-type-k", "-ctk"};
+}
+
+void AddSchedulerOptions(OptionTable& table, engine::EngineOptions& engine) {
+  table.Uint32("max-num-seqs", &engine.max_num_seqs, 1, 4096, "sequences decoding together")
+      .aliases = {"--parallel", "-np"};
+  table
+      .Uint32("max-num-batched-tokens",
+              &engine.max_num_batched_tokens,
+              kStripeTokens,
+              65536,
+              "tokens of one step")
+      .aliases = {"--batch-size", "-b", "--ubatch-size", "-ub"};
+  table.Switch("enable-chunked-prefill", &engine.chunked_prefill, "cut long prompts into steps");
+  table.Choice<engine::SchedulingPolicy>("scheduling-policy",
+                                         &engine.policy,
+                                         {{"priority", engine::SchedulingPolicy::kPriority},
+                                          {"fcfs", engine::SchedulingPolicy::kFcfs}},
+                                         "order of waiting requests");
+  table.Seconds("priority-aging",
+                &engine.priority_aging,
+                "waiting time that raises a request by one priority class");
+  table.Seconds("queue-timeout", &engine.queue_timeout, "longest wait in the queue, 0 = none");
+  table.Seconds("request-timeout", &engine.request_timeout, "longest run of a request, 0 = none")
+      .aliases = {"--timeout", "-to"};
+  table.Seconds(
+      "stream-stall-timeout", &engine.stream_stall_timeout, "a reader slower than this is cut off");
+}
+
+}  // namespace
+
+void AddLoadOptions(OptionTable& table, LoadOptions& options) {
+  table.Text("model", "PATH", &options.model_path, "GGUF file, safetensors file or model folder")
+      .aliases = {"-m"};
+  table.Text("tokenizer",
+             "PATH",
+             &options.tokenizer_path,
+             "tokenizer.json or a folder with one; default: from the model");
+  table
+      .Text("chat-template",
+            "FILE|TEXT",
+            &options.chat_template,
+            "chat template; default: from the model")
+      .aliases = {"--chat-template-file"};
+  table.Choice<ComputeMode>("dtype",
+                            &options.model.mode,
+                            {{"auto", ComputeMode::kDefault}, {"f32", ComputeMode::kExact}},
+                            "arithmetic: auto (int8 and bf16 products) or f32 (exact, slow)");
+  table
+      .OptionalUint32("max-model-len",
+                      &options.model.max_model_len,
+                      64,
+                      kMaxContext,
+                      "context per sequence; default: as trained")
+      .aliases = {"--ctx-size", "-c"};
+  AddRopeOptions(table, options.model.rope);
+  AddSchedulerOptions(table, options.engine);
+  AddKvOptions(table, options);
+  table.Add({.name = "threads",
+             .aliases = {"-t", "--threads-batch", "-tb"},
+             .value_name = "N",
+             .help = "compute threads",
+             .shown_default = "usable CPUs",
+             .apply = [&options](const std::vector<std::string>& values) -> absl::Status {
+               const absl::StatusOr<uint64_t> threads = ParseUint(values.front(), 1, 1024);
+               if (threads.ok()) {
+                 options.threads = static_cast<uint32_t>(*threads);
+               }
+               return threads.status();
+             }});
+  table.Switch("pin-threads",
+               &options.pin_threads,
+               "bind each compute thread to one CPU of the affinity mask");
+  table.Text(
+      "isa", "auto|baseline|avx2|avx512|amx", &options.isa, "instruction set of the kernels");
+}
+
+DType ResolveKvType(const LoadOptions& options) {
+  switch (options.kv_type) {
+    case KvType::kBf16:
+      return DType::kBF16;
+    case KvType::kF32:
+      return DType::kF32;
+    case KvType::kAuto:
+      break;
+  }
+  return options.model.mode == ComputeMode::kExact ? DType::kF32 : DType::kBF16;
+}
+
+}  // namespace spindle::config

@@ -1,0 +1,408 @@
+#include "config/option_table.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <set>
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+#include <yaml-cpp/yaml.h>
+
+#include "base/status_macros.h"
+
+namespace spindle::config {
+namespace {
+
+constexpr std::string_view kMask = "********";
+
+// Levenshtein distance, for suggestions.
+size_t Distance(std::string_view a, std::string_view b) {
+  std::vector<size_t> row(b.size() + 1);
+  for (size_t j = 0; j <= b.size(); ++j) {
+    row[j] = j;
+  }
+  for (size_t i = 1; i <= a.size(); ++i) {
+    size_t diagonal = row[0];
+    row[0] = i;
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const size_t substitute = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = row[j];
+      row[j] = std::min({substitute, row[j] + 1, row[j - 1] + 1});
+    }
+  }
+  return row.back();
+}
+
+std::string WithDashes(std::string key) {
+  std::replace(key.begin(), key.end(), '_', '-');
+  return key;
+}
+
+std::string VariableName(const std::string& option) {
+  std::string name = "SPINDLE_" + option;
+  for (char& c : name) {
+    c = c == '-' ? '_' : static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  }
+  return name;
+}
+
+std::vector<std::string> SplitCommas(const std::string& text) {
+  std::vector<std::string> parts;
+  size_t begin = 0;
+  while (begin <= text.size()) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    parts.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return parts;
+}
+
+}  // namespace
+
+Option& OptionTable::Add(Option option) {
+  options_.push_back(std::move(option));
+  return options_.back();
+}
+
+Option& OptionTable::Text(std::string name,
+                          std::string value_name,
+                          std::string* field,
+                          std::string help) {
+  return Add({.name = std::move(name),
+              .value_name = std::move(value_name),
+              .help = std::move(help),
+              .shown_default = *field,
+              .apply = [field](const std::vector<std::string>& values) {
+                *field = values.front();
+                return absl::OkStatus();
+              }});
+}
+
+Option& OptionTable::TextList(std::string name,
+                              std::string value_name,
+                              std::vector<std::string>* field,
+                              std::string help) {
+  return Add({.name = std::move(name),
+              .value_name = std::move(value_name),
+              .help = std::move(help) + " (repeatable)",
+              .repeatable = true,
+              .apply = [field](const std::vector<std::string>& values) {
+                *field = values;
+                return absl::OkStatus();
+              }});
+}
+
+Option& OptionTable::Switch(std::string name, bool* field, std::string help) {
+  return Add({.name = std::move(name),
+              .help = std::move(help),
+              .shown_default = *field ? "on" : "off",
+              .apply = [field](const std::vector<std::string>& values) -> absl::Status {
+                SPINDLE_ASSIGN_OR_RETURN(*field, ParseBool(values.front()));
+                return absl::OkStatus();
+              }});
+}
+
+Option& OptionTable::Uint32(
+    std::string name, uint32_t* field, uint32_t min, uint32_t max, std::string help) {
+  return Add({.name = std::move(name),
+              .value_name = "N",
+              .help = std::move(help),
+              .shown_default = std::to_string(*field),
+              .apply = [field, min, max](const std::vector<std::string>& values) -> absl::Status {
+                SPINDLE_ASSIGN_OR_RETURN(const uint64_t value, ParseUint(values.front(), min, max));
+                *field = static_cast<uint32_t>(value);
+                return absl::OkStatus();
+              }});
+}
+
+Option& OptionTable::Uint64(
+    std::string name, uint64_t* field, uint64_t min, uint64_t max, std::string help) {
+  return Add({.name = std::move(name),
+              .value_name = "N",
+              .help = std::move(help),
+              .shown_default = std::to_string(*field),
+              .apply = [field, min, max](const std::vector<std::string>& values) -> absl::Status {
+                SPINDLE_ASSIGN_OR_RETURN(*field, ParseUint(values.front(), min, max));
+                return absl::OkStatus();
+              }});
+}
+
+Option& OptionTable::OptionalUint32(std::string name,
+                                    std::optional<uint32_t>* field,
+                                    uint32_t min,
+                                    uint32_t max,
+                                    std::string help) {
+  return Add({.name = std::move(name),
+              .value_name = "N",
+              .help = std::move(help),
+              .apply = [field, min, max](const std::vector<std::string>& values) -> absl::Status {
+                SPINDLE_ASSIGN_OR_RETURN(const uint64_t value, ParseUint(values.front(), min, max));
+                *field = static_cast<uint32_t>(value);
+                return absl::OkStatus();
+              }});
+}
+
+Option& OptionTable::Seconds(std::string name, std::chrono::nanoseconds* field, std::string help) {
+  return Add({.name = std::move(name),
+              .value_name = "TIME",
+              .help = std::move(help),
+              .shown_default = fmt::format("{}s", std::chrono::duration<double>(*field).count()),
+              .apply = [field](const std::vector<std::string>& values) -> absl::Status {
+                SPINDLE_ASSIGN_OR_RETURN(*field, ParseSeconds(values.front()));
+                return absl::OkStatus();
+              }});
+}
+
+Option& OptionTable::Bytes(std::string name, uint64_t* field, uint64_t min, std::string help) {
+  return Add({.name = std::move(name),
+              .value_name = "SIZE",
+              .help = std::move(help),
+              .shown_default = *field == 0 ? "" : std::to_string(*field),
+              .apply = [field, min](const std::vector<std::string>& values) -> absl::Status {
+                SPINDLE_ASSIGN_OR_RETURN(const uint64_t bytes, ParseBytes(values.front()));
+                if (bytes < min) {
+                  return absl::InvalidArgumentError(
+                      fmt::format("must be at least {} bytes, got '{}'", min, values.front()));
+                }
+                *field = bytes;
+                return absl::OkStatus();
+              }});
+}
+
+Option& OptionTable::OptionalFloat(
+    std::string name, std::optional<float>* field, float min, float max, std::string help) {
+  return Add({.name = std::move(name),
+              .value_name = "X",
+              .help = std::move(help),
+              .apply = [field, min, max](const std::vector<std::string>& values) -> absl::Status {
+                SPINDLE_ASSIGN_OR_RETURN(const double value, ParseNumber(values.front(), min, max));
+                *field = static_cast<float>(value);
+                return absl::OkStatus();
+              }});
+}
+
+void OptionTable::Ignore(std::string flag, bool takes_value) {
+  ignored_.push_back({std::move(flag), takes_value});
+}
+
+const Option* OptionTable::Find(std::string_view name) const {
+  for (const Option& option : options_) {
+    if (option.name == name) {
+      return &option;
+    }
+    for (const std::string& alias : option.aliases) {
+      if (alias.size() > 2 && alias.substr(0, 2) == "--" && alias.substr(2) == name) {
+        return &option;
+      }
+    }
+  }
+  return nullptr;
+}
+
+std::string OptionTable::Suggest(std::string_view unknown) const {
+  std::string best;
+  size_t best_distance = std::max<size_t>(3, unknown.size() / 3 + 1);
+  for (const Option& option : options_) {
+    const size_t distance = Distance(unknown, option.name);
+    if (distance < best_distance) {
+      best_distance = distance;
+      best = option.name;
+    }
+  }
+  return best;
+}
+
+absl::Status OptionTable::ReadFile(const std::string& path,
+                                   std::map<std::string, std::vector<std::string>>* values) const {
+  YAML::Node root;
+  try {
+    root = YAML::LoadFile(path);
+    if (!root.IsMap() && !root.IsNull()) {
+      return absl::InvalidArgumentError(path + ": the top level must be a map of option names");
+    }
+    for (const auto& entry : root) {
+      const auto key = entry.first.as<std::string>();
+      const Option* option = Find(WithDashes(key));
+      if (option == nullptr) {
+        const std::string suggestion = Suggest(WithDashes(key));
+        return absl::InvalidArgumentError(
+            fmt::format("{}: unknown key '{}'{}",
+                        path,
+                        key,
+                        suggestion.empty() ? "" : fmt::format("; did you mean '{}'?", suggestion)));
+      }
+      std::vector<std::string> list;
+      if (entry.second.IsSequence()) {
+        list = entry.second.as<std::vector<std::string>>();
+      } else {
+        list.push_back(entry.second.as<std::string>());
+      }
+      if (list.empty() || (list.size() > 1 && !option->repeatable)) {
+        return absl::InvalidArgumentError(fmt::format("{}: '{}' takes one value", path, key));
+      }
+      (*values)[option->name] = std::move(list);
+    }
+  } catch (const YAML::Exception& e) {
+    return absl::InvalidArgumentError(fmt::format("{}: {}", path, e.what()));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status OptionTable::ReadEnvironment(
+    const std::map<std::string, std::string>& environment,
+    std::map<std::string, std::vector<std::string>>* values) const {
+  std::set<std::string> known;
+  for (const Option& option : options_) {
+    const std::string variable = VariableName(option.name);
+    known.insert(variable);
+    const auto it = environment.find(variable);
+    if (it != environment.end()) {
+      (*values)[option.name] =
+          option.repeatable ? SplitCommas(it->second) : std::vector<std::string>{it->second};
+    }
+  }
+  for (const auto& [name, value] : environment) {
+    if (known.count(name) == 0) {
+      return absl::InvalidArgumentError(fmt::format("unknown environment variable {}", name));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// CLI11 knows one-letter short options only; llama.cpp's longer ones ("-np", "-ctk") become the
+// long name here.
+std::vector<std::string> OptionTable::LongSpellings(
+    const std::vector<std::string>& arguments) const {
+  std::map<std::string, std::string> spellings;
+  for (const Option& option : options_) {
+    for (const std::string& alias : option.aliases) {
+      if (alias.size() > 2 && alias[1] != '-') {
+        spellings[alias] = "--" + option.name;
+      }
+    }
+  }
+  std::vector<std::string> result;
+  for (const std::string& argument : arguments) {
+    const auto it = spellings.find(argument);
+    result.push_back(it == spellings.end() ? argument : it->second);
+  }
+  return result;
+}
+
+absl::Status OptionTable::ReadFlags(const std::string& command,
+                                    const std::string& summary,
+                                    const std::vector<std::string>& arguments,
+                                    std::map<std::string, std::vector<std::string>>* values,
+                                    std::string* positional,
+                                    std::vector<std::string>* warnings) const {
+  CLI::App app(summary, command);
+  app.get_formatter()->column_width(44);
+  std::map<std::string, std::vector<std::string>> given;
+  for (const Option& option : options_) {
+    std::string names = "--" + option.name;
+    for (const std::string& alias : option.aliases) {
+      if (alias.size() == 2 || alias[1] == '-') {
+        names += "," + alias;
+      }
+    }
+    const std::string help =
+        option.help + (option.shown_default.empty() ? "" : " [" + option.shown_default + "]");
+    std::vector<std::string>& target = given[option.name];
+    if (option.value_name.empty()) {
+      app.add_flag_callback(
+          names, [&target] { target.assign(1, "true"); }, help);
+      app.add_flag_callback("--no-" + option.name, [&target] { target.assign(1, "false"); })
+          ->group("");
+    } else {
+      CLI::Option* added = app.add_option(names, target, help)->type_name(option.value_name);
+      added->expected(1);
+      added->multi_option_policy(option.repeatable ? CLI::MultiOptionPolicy::TakeAll
+                                                   : CLI::MultiOptionPolicy::TakeLast);
+    }
+  }
+  for (const Ignored& ignored : ignored_) {
+    auto warn = [&ignored, warnings] {
+      warnings->push_back(ignored.flag + " has no meaning here and is ignored");
+    };
+    if (ignored.takes_value) {
+      app.add_option_function<std::string>(ignored.flag, [warn](const std::string&) { warn(); })
+          ->group("");
+    } else {
+      app.add_flag_callback(ignored.flag, warn)->group("");
+    }
+  }
+  if (positional != nullptr) {
+    app.add_option("MODEL", *positional, "GGUF file, safetensors file or model folder");
+  }
+  std::vector<std::string> reversed = LongSpellings(arguments);
+  std::reverse(reversed.begin(), reversed.end());
+  try {
+    app.parse(std::move(reversed));
+  } catch (const CLI::CallForHelp&) {
+    std::fputs(app.help().c_str(), stdout);
+    return absl::CancelledError("help");
+  } catch (const CLI::ExtrasError& e) {
+    const std::string unknown =
+        app.remaining().empty() ? std::string(e.what()) : app.remaining().front();
+    const std::string suggestion =
+        Suggest(unknown.substr(std::min(unknown.find_first_not_of('-'), unknown.size())));
+    return absl::InvalidArgumentError(
+        fmt::format("unknown argument '{}'{}",
+                    unknown,
+                    suggestion.empty() ? "" : fmt::format("; did you mean '--{}'?", suggestion)));
+  } catch (const CLI::ParseError& e) {
+    return absl::InvalidArgumentError(e.what());
+  }
+  for (auto& [name, list] : given) {
+    if (!list.empty()) {
+      (*values)[name] = std::move(list);
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status OptionTable::ApplyAll(const std::map<std::string, std::vector<std::string>>& values) {
+  effective_.clear();
+  for (const Option& option : options_) {
+    const auto it = values.find(option.name);
+    if (it == values.end()) {
+      effective_.emplace_back(option.name, option.shown_default);
+      continue;
+    }
+    if (const absl::Status status = option.apply(it->second); !status.ok()) {
+      return absl::InvalidArgumentError(
+          fmt::format("--{} {}", option.name, std::string(status.message())));
+    }
+    effective_.emplace_back(
+        option.name,
+        option.secret ? std::string(kMask) : fmt::format("{}", fmt::join(it->second, ",")));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status OptionTable::Parse(const std::string& command,
+                                const std::string& summary,
+                                const std::vector<std::string>& arguments,
+                                const std::map<std::string, std::string>& environment,
+                                std::string* positional,
+                                std::vector<std::string>* warnings) {
+  std::map<std::string, std::vector<std::string>> flags;
+  SPINDLE_RETURN_IF_ERROR(ReadFlags(command, summary, arguments, &flags, positional, warnings));
+  std::map<std::string, std::vector<std::string>> variables;
+  SPINDLE_RETURN_IF_ERROR(ReadEnvironment(environment, &variables));
+  std::map<std::string, std::vector<std::string>> values;
+  for (const auto* layer : {&flags, &variables}) {
+    if (const auto config = layer->find("config"); config != layer->end()) {
+      SPINDLE_RETURN_IF_ERROR(ReadFile(config->second.front(), &values));
+      break;
+    }
+  }
+  for (auto* layer : {&variables, &flags}) {
+    for (auto& [name, list] : *layer) {
+      values[name] = std::move(list);
+    }
+  }
+  return ApplyAll(values);
+}
+
+}  // namespace spindle::config

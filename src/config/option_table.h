@@ -1,0 +1,148 @@
+// Named settings that a command takes from flags, SPINDLE_* variables and a YAML file, in this
+// order of precedence. Each option knows its names, help, range and where its value goes; parsing
+// refuses what is unknown or out of range. Thread-safety: thread-compatible. Borrows the fields
+// that options write to.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace spindle::config {
+
+struct Option {
+  std::string name = {};                  // long name without dashes, for example "max-num-seqs"
+  std::vector<std::string> aliases = {};  // as typed, with dashes: "--parallel", "-np"
+  std::string value_name = {};            // "N", "PATH" …; empty = boolean switch
+  std::string help = {};
+  std::string shown_default = {};  // for --help; empty = none
+  bool repeatable = false;         // several values
+  bool secret = false;             // masked in listings
+  // Parses and stores the values; exactly one unless repeatable. The error text names no option
+  // (the caller does).
+  std::function<absl::Status(const std::vector<std::string>&)> apply = {};
+};
+
+class OptionTable {
+ public:
+  // Adds an option; the returned reference is valid until the next Add.
+  Option& Add(Option option);
+
+  Option& Text(std::string name, std::string value_name, std::string* field, std::string help);
+  Option& TextList(std::string name,
+                   std::string value_name,
+                   std::vector<std::string>* field,
+                   std::string help);
+  Option& Switch(std::string name, bool* field, std::string help);
+  Option& Uint32(std::string name, uint32_t* field, uint32_t min, uint32_t max, std::string help);
+  Option& Uint64(std::string name, uint64_t* field, uint64_t min, uint64_t max, std::string help);
+  Option& OptionalUint32(std::string name,
+                         std::optional<uint32_t>* field,
+                         uint32_t min,
+                         uint32_t max,
+                         std::string help);
+  // Integral seconds or with a suffix ms, s, m, h.
+  Option& Seconds(std::string name, std::chrono::nanoseconds* field, std::string help);
+  // Bytes with suffixes KiB … GiB, KB … GB, or plain.
+  Option& Bytes(std::string name, uint64_t* field, uint64_t min, std::string help);
+  Option& OptionalFloat(
+      std::string name, std::optional<float>* field, float min, float max, std::string help);
+
+  // One of a list of words, stored as the paired value.
+  template <typename T>
+  Option& Choice(std::string name,
+                 T* field,
+                 std::vector<std::pair<std::string, T>> words,
+                 std::string help) {
+    std::string list;
+    std::string shown;
+    for (const auto& [word, value] : words) {
+      list += (list.empty() ? "" : "|") + word;
+      if (value == *field) {
+        shown = word;
+      }
+    }
+    auto apply = [field, words, list](const std::vector<std::string>& values) -> absl::Status {
+      for (const auto& [word, value] : words) {
+        if (word == values.front()) {
+          *field = value;
+          return absl::OkStatus();
+        }
+      }
+      return absl::InvalidArgumentError("must be one of " + list + ", got '" + values.front() +
+                                        "'");
+    };
+    return Add({.name = std::move(name),
+                .value_name = list,
+                .help = std::move(help),
+                .shown_default = shown,
+                .apply = apply});
+  }
+
+  // A spelling of another program that means nothing here: accepted with one warning line.
+  // `takes_value` as there.
+  void Ignore(std::string flag, bool takes_value);
+
+  // Applies flags over environment over file. `positional` receives the non-option argument, if the
+  // command takes one. `environment` holds NAME → value of SPINDLE_* variables. Warnings are
+  // appended. ERRORS: kInvalidArgument with a message that names the option (and "did you mean" for
+  // unknown ones);
+  //         kCancelled when --help was printed.
+  absl::Status Parse(const std::string& command,
+                     const std::string& summary,
+                     const std::vector<std::string>& arguments,
+                     const std::map<std::string, std::string>& environment,
+                     std::string* positional,
+                     std::vector<std::string>* warnings);
+
+  // (name, value as given or default), secrets masked, in order of addition: the effective
+  // configuration.
+  [[nodiscard]] const std::vector<std::pair<std::string, std::string>>& effective() const {
+    return effective_;
+  }
+
+ private:
+  struct Ignored {
+    std::string flag;
+    bool takes_value;
+  };
+
+  [[nodiscard]] const Option* Find(std::string_view name) const;
+  [[nodiscard]] std::string Suggest(std::string_view unknown) const;
+  absl::Status ReadFile(const std::string& path,
+                        std::map<std::string, std::vector<std::string>>* values) const;
+  absl::Status ReadEnvironment(const std::map<std::string, std::string>& environment,
+                               std::map<std::string, std::vector<std::string>>* values) const;
+  absl::Status ReadFlags(const std::string& command,
+                         const std::string& summary,
+                         const std::vector<std::string>& arguments,
+                         std::map<std::string, std::vector<std::string>>* values,
+                         std::string* positional,
+                         std::vector<std::string>* warnings) const;
+  [[nodiscard]] std::vector<std::string> LongSpellings(
+      const std::vector<std::string>& arguments) const;
+  absl::Status ApplyAll(const std::map<std::string, std::vector<std::string>>& values);
+
+  std::vector<Option> options_;
+  std::vector<Ignored> ignored_;
+  std::vector<std::pair<std::string, std::string>> effective_;
+};
+
+// Value parsers, shared with the tables above. Messages do not name the option.
+[[nodiscard]] absl::StatusOr<uint64_t> ParseBytes(std::string_view text);
+[[nodiscard]] absl::StatusOr<bool> ParseBool(std::string_view text);
+[[nodiscard]] absl::StatusOr<std::chrono::nanoseconds> ParseSeconds(std::string_view text);
+[[nodiscard]] absl::StatusOr<uint64_t> ParseUint(std::string_view text, uint64_t min, uint64_t max);
+[[nodiscard]] absl::StatusOr<double> ParseNumber(std::string_view text, double min, double max);
+
+}  // namespace spindle::config

@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# One command from a bare Debian 12 machine to a served model: installs what is missing, builds, fetches the default model
+# and serves it. Arguments are passed on to `spindle serve`.
+# use: tools/serve.sh [spindle serve options]
+set -euo pipefail
+. "$(dirname "$0")/lib.sh"
+
+"$ROOT/tools/setup.sh" --no-tests
+"$ROOT/tools/build.sh" release spindle
+model=$("$ROOT/tools/fetch_model.sh")
+
+host=127.0.0.1
+port=8000
+previous=
+for arg in "$@"; do
+  case $previous in
+    --port) port=$arg ;;
+    --host) host=$arg ;;
+  esac
+  case $arg in
+    --port=*) port=${arg#*=} ;;
+    --host=*) host=${arg#*=} ;;
+  esac
+  previous=$arg
+done
+
+say "serving $(basename "$model") at http://$host:$port/v1 - try:"
+cat >&2 <<EOF
+
+  curl http://$host:$port/v1/chat/completions -H 'Content-Type: application/json' \\
+    -d '{"model": "smollm2", "messages": [{"role": "user", "content": "What is a spindle?"}]}'
+
+EOF
+exec "$ROOT/build/release/bin/spindle" serve --model "$model" --served-model-name smollm2 "$@"
