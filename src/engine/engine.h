@@ -33,6 +33,11 @@ struct EngineRequest {
   int32_t priority = 0;               // [-100, 100], lower runs first
   Digest prefix_root{};               // root key: model, tenant, salt (see base/prefix_key.h)
   bool cache_prompt = true;           // false: neither read from nor added to the prefix cache
+  bool max_tokens_given = false;      // sampling.max_tokens is the client's number, not a default:
+                                      // then the request must fit the KV with all of it
+  bool may_stop_early = true;         // the consumer may call StopChoice (stop strings): generated
+                                      // stripes enter the prefix cache only once their tokens were
+                                      // taken from the stream. False: as soon as they are full
   bool report_progress = false;       // kPrefill events
   std::string fairness_key;           // for listings
   std::optional<TimePoint> deadline;  // then cancelled with kDeadlineExceeded
@@ -76,6 +81,8 @@ struct EngineLoad {
   kv::KvStats kv;
 };
 
+class StepRunner;
+
 class Engine {
  public:
   // Takes the model and the store; starts the engine thread. Metrics of the scheduler, requests and
@@ -89,6 +96,15 @@ class Engine {
                                                         std::vector<TokenId> end_tokens,
                                                         metrics::Registry& registry,
                                                         const Clock& clock);
+  // The same over any forward pass (tests, other backends); see engine/step_runner.h.
+  static absl::StatusOr<std::unique_ptr<Engine>> CreateWithRunner(
+      const EngineOptions& options,
+      std::unique_ptr<StepRunner> runner,
+      std::unique_ptr<kv::KvStore> store,
+      const kernels::KernelTable& kernels,
+      std::vector<TokenId> end_tokens,
+      metrics::Registry& registry,
+      const Clock& clock);
   ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;

@@ -21,7 +21,9 @@ struct EngineOptions {
   Duration request_timeout{0};                            // 0 = none; --request-timeout
   Duration stream_stall_timeout =
       std::chrono::seconds(60);           // paused by a slow reader; --stream-stall-timeout
-  uint32_t stream_capacity_events = 256;  // per request; full = its decoding pauses
+  // Events a stream holds before its request pauses, [1, 65536]; a request with n choices has room
+  // for at least n + 64.
+  uint32_t stream_capacity_events = 256;
 };
 
 }  // namespace spindle::engine

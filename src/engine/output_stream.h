@@ -4,6 +4,7 @@
 // the engine's.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -29,6 +30,29 @@ enum class CancelCause : uint8_t {
   kSlowReader,
   kTimeout,
   kShutdown
+};
+
+// Why a request ended; the cause of a kDone event, which fixes its status code:
+//   kCompleted                                        OK
+//   kClientGone, kAdmin, kSlowReader                  Cancelled
+//   kDeadline, kRequestTimeout                        DeadlineExceeded
+//   kQueueTimeout, kShutdown                          Unavailable
+//   kDisplaced (with retry_after), kOutOfMemory       ResourceExhausted
+//   kNoTokenAllowed (bias and bans left nothing)      InvalidArgument
+//   kInternal                                         Internal
+enum class EndCause : uint8_t {
+  kCompleted,
+  kClientGone,
+  kAdmin,
+  kDeadline,
+  kSlowReader,
+  kRequestTimeout,
+  kQueueTimeout,
+  kShutdown,
+  kDisplaced,
+  kOutOfMemory,
+  kNoTokenAllowed,
+  kInternal,
 };
 
 struct TopLogprob {
@@ -58,8 +82,8 @@ struct StreamEvent {
     kPrefill,        // progress: `processed` of stats.prompt_tokens tokens
     kPromptLogprob,  // one prompt token, in order; only when asked for
     kToken,          // one sampled token of `choice`
-    kFinished,       // exactly one per choice
-    kDone,           // exactly one, the last event; `status` tells how it went
+    kFinished,       // exactly one per choice of a request that was started
+    kDone,           // exactly one, the last event; `status` and `cause` tell how it went
   };
 
   Kind kind = Kind::kDone;
@@ -71,8 +95,10 @@ struct StreamEvent {
   FinishReason reason = FinishReason::kStop;
   TokenId stop_token = -1;  // kFinished by an id
   uint32_t processed = 0;
-  absl::Status status;  // kDone: OK, Cancelled, DeadlineExceeded, Unavailable (shutdown), Internal
-  RequestStats stats;
+  absl::Status status;                       // kDone; the code follows `cause`
+  EndCause cause = EndCause::kCompleted;     // kDone
+  std::chrono::milliseconds retry_after{0};  // kDone with kDisplaced
+  RequestStats stats;  // kStarted and kPrefill: prompt and cached tokens; kDone: all
 };
 
 class OutputStream {
@@ -93,7 +119,8 @@ class OutputStream {
 
   // The consumer found a stop string, complete with the choice's token number `num_tokens`
   // (1-based). Later tokens are surplus: not counted, not kept in the cache. The choice finishes
-  // with kStop.
+  // with kStop; no event if it had finished before. REQUIRES: called before the next event is taken
+  // with Next.
   virtual void StopChoice(uint32_t choice, uint32_t num_tokens) = 0;
 };
 
