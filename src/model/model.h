@@ -1,5 +1,5 @@
-// A decoder-only transformer with its weights packed for this CPU. Knows nothing of pages, requests or text.
-// Engine-thread only after loading; the configuration may be read from any thread.
+// A decoder-only transformer with its weights packed for this CPU. Knows nothing of pages, requests
+// or text. Engine-thread only after loading; the configuration may be read from any thread.
 #pragma once
 
 #include <cstdint>
@@ -25,9 +25,9 @@ namespace spindle::model {
 
 // One forward pass over the rows of several sequences, prefill chunks and decode rows mixed.
 struct StepInput {
-  std::span<const TokenId> tokens;                 // [num_rows]
-  std::span<const sparse::SequenceRows> sequences; // cover [0, num_rows) in order
-  std::span<const uint32_t> logit_rows;            // ascending row indices whose logits are wanted
+  std::span<const TokenId> tokens;                  // [num_rows]
+  std::span<const sparse::SequenceRows> sequences;  // cover [0, num_rows) in order
+  std::span<const uint32_t> logit_rows;             // ascending row indices whose logits are wanted
 };
 
 // Called while loading with the fraction done in [0, 1].
@@ -35,8 +35,9 @@ using LoadProgress = std::function<void(double)>;
 
 class Model {
  public:
-  // Reads, checks and packs all weights; file pages that are no longer needed are dropped from memory.
-  // ERRORS: kInvalidArgument / kUnimplemented naming the architecture, tensor or type; kDataLoss (damaged file).
+  // Reads, checks and packs all weights; file pages that are no longer needed are dropped from
+  // memory. ERRORS: kInvalidArgument / kUnimplemented naming the architecture, tensor or type;
+  // kDataLoss (damaged file).
   static absl::StatusOr<std::unique_ptr<Model>> Load(const formats::ModelFile& file,
                                                      const ModelOptions& options,
                                                      platform::ComputePool& pool,
@@ -47,16 +48,18 @@ class Model {
   Model& operator=(const Model&) = delete;
 
   [[nodiscard]] const ModelConfig& config() const;
-  // SHA-256 over everything that decides KV content: configuration, weight bytes, arithmetic, kernel family.
+  // SHA-256 over everything that decides KV content: configuration, weight bytes, arithmetic,
+  // kernel family.
   [[nodiscard]] const Digest& fingerprint() const;
   [[nodiscard]] uint64_t weight_bytes() const;  // packed, resident
   [[nodiscard]] uint64_t num_parameters() const;
 
-  // Bytes of activations for steps of `max_rows` rows and `max_logit_rows` logit rows; called once before Forward.
+  // Bytes of activations for steps of `max_rows` rows and `max_logit_rows` logit rows; called once
+  // before Forward.
   [[nodiscard]] absl::Status ReserveActivations(uint32_t max_rows, uint32_t max_logit_rows);
 
-  // Runs all layers. The result is [logit_rows.size()][vocab_size] fp32, valid until the next call. The rows of
-  // `runtime`'s step are set here. Results per row do not depend on the other rows.
+  // Runs all layers. The result is [logit_rows.size()][vocab_size] fp32, valid until the next call.
+  // The rows of `runtime`'s step are set here. Results per row do not depend on the other rows.
   [[nodiscard]] absl::StatusOr<std::span<const float>> Forward(const StepInput& input,
                                                                sparse::AttentionRuntime& runtime);
 

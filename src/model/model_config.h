@@ -15,23 +15,24 @@ enum class RopeScaling : uint8_t { kNone, kLinear, kLlama3, kYarn };
 
 struct RopeConfig {
   float base = 10000.0F;
-  uint32_t dim = 0;               // rotated elements of a head
+  uint32_t dim = 0;  // rotated elements of a head
   RopeScaling scaling = RopeScaling::kNone;
   float factor = 1.0F;
   uint32_t original_context = 0;  // kLlama3, kYarn
   float low_freq_factor = 1.0F;   // kLlama3
   float high_freq_factor = 4.0F;
-  float beta_fast = 32.0F;        // kYarn
+  float beta_fast = 32.0F;  // kYarn
   float beta_slow = 1.0F;
   float attention_factor = 0.0F;  // kYarn; 0 = 0.1 ln(factor) + 1
   kernels::RopePairing pairing = kernels::RopePairing::kHalfSplit;
-  std::vector<float> frequency_factors;  // [dim / 2] divisors stored in a GGUF (rope_freqs.weight), or empty
+  std::vector<float>
+      frequency_factors;  // [dim / 2] divisors stored in a GGUF (rope_freqs.weight), or empty
 };
 
 struct ModelConfig {
-  std::string architecture;   // "llama", "mistral", "qwen2", "qwen3"
+  std::string architecture;  // "llama", "mistral", "qwen2", "qwen3"
   std::string name;
-  std::string quantization;   // most common weight type, for display
+  std::string quantization;  // most common weight type, for display
   uint32_t num_layers = 0;
   uint32_t hidden_size = 0;
   uint32_t ffn_size = 0;

@@ -1,0 +1,100 @@
+#include "model/model.h"
+
+#include <bit>
+#include <utility>
+
+#include "base/status_macros.h"
+#include "model/config_reader.h"
+#include "model/rope.h"
+#include "model/transformer.h"
+#include "model/weights.h"
+
+namespace spindle::model {
+namespace {
+
+uint64_t Bits(float value) {
+  return std::bit_cast<uint32_t>(value);
+}
+
+// Everything that decides the bits of stored keys and values. max_model_len does not: it only
+// bounds positions.
+Digest Fingerprint(const ModelConfig& config,
+                   const Digest& weights,
+                   kernels::ComputeMode mode,
+                   const kernels::KernelTable& kernels) {
+  Sha256 hash;
+  hash.Field("spindle model 1").Field(config.architecture).Bytes(weights);
+  hash.Number(static_cast<uint64_t>(mode)).Field(kernels.name).Number(kernels.family);
+  hash.Number(config.num_layers).Number(config.hidden_size).Number(config.ffn_size);
+  hash.Number(config.num_q_heads).Number(config.num_kv_heads).Number(config.head_dim);
+  hash.Number(config.vocab_size).Number(Bits(config.norm_eps));
+  hash.Number(config.qkv_bias ? 1 : 0).Number(config.qk_norm ? 1 : 0);
+  for (const uint32_t window : config.layer_window) {
+    hash.Number(window);
+  }
+  hash.Number(static_cast<uint64_t>(config.rope.pairing)).Number(config.rope.dim);
+  hash.Number(Bits(AttentionFactor(config.rope)));
+  for (const float frequency : InverseFrequencies(config.rope)) {
+    hash.Number(Bits(frequency));
+  }
+  return hash.Finish();
+}
+
+}  // namespace
+
+struct Model::Impl {
+  ModelConfig config;
+  Weights weights;
+  tensor::RopeTable rope;
+  Digest fingerprint{};
+  std::unique_ptr<Transformer> transformer;
+};
+
+Model::Model(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
+Model::~Model() = default;
+
+absl::StatusOr<std::unique_ptr<Model>> Model::Load(const formats::ModelFile& file,
+                                                   const ModelOptions& options,
+                                                   platform::ComputePool& pool,
+                                                   const kernels::KernelTable& kernels,
+                                                   const LoadProgress& progress) {
+  auto impl = std::make_unique<Impl>();
+  SPINDLE_ASSIGN_OR_RETURN(impl->config, ReadConfig(file));
+  SPINDLE_RETURN_IF_ERROR(ApplyOptions(options, &impl->config));
+  SPINDLE_ASSIGN_OR_RETURN(impl->weights,
+                           LoadWeights(file, impl->config, options.mode, kernels, pool, progress));
+  SPINDLE_ASSIGN_OR_RETURN(impl->rope,
+                           BuildRopeTable(impl->config.rope, impl->config.max_model_len, pool));
+  impl->fingerprint = Fingerprint(impl->config, impl->weights.digest, options.mode, kernels);
+  impl->transformer =
+      std::make_unique<Transformer>(impl->config, impl->weights, impl->rope, kernels, pool);
+  return std::unique_ptr<Model>(new Model(std::move(impl)));
+}
+
+const ModelConfig& Model::config() const {
+  return impl_->config;
+}
+
+const Digest& Model::fingerprint() const {
+  return impl_->fingerprint;
+}
+
+uint64_t Model::weight_bytes() const {
+  return impl_->weights.arena.size() + impl_->weights.embedding_copy.size();
+}
+
+uint64_t Model::num_parameters() const {
+  return impl_->weights.num_parameters;
+}
+
+absl::Status Model::ReserveActivations(uint32_t max_rows, uint32_t max_logit_rows) {
+  return impl_->transformer->Reserve(max_rows, max_logit_rows);
+}
+
+absl::StatusOr<std::span<const float>> Model::Forward(const StepInput& input,
+                                                      sparse::AttentionRuntime& runtime) {
+  return impl_->transformer->Forward(input, runtime);
+}
+
+}  // namespace spindle::model
