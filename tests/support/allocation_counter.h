@@ -1,0 +1,13 @@
+// Counts heap allocations of the whole process, for tests that show a path allocates nothing.
+// Link allocation_counter.cc into the test binary: it replaces the global operator new.
+// Thread-safety: thread-safe.
+#pragma once
+
+#include <cstdint>
+
+namespace spindle::test {
+
+// Calls of operator new so far, on all threads.
+[[nodiscard]] uint64_t AllocationCount();
+
+}  // namespace spindle::test
