@@ -1,5 +1,6 @@
-// Text ↔ token ids, exactly as the model's authors defined it: a thin façade over the Rust crate in ffi/.
-// Thread-safety: thread-safe after construction; a DecodeStream belongs to one thread at a time.
+// Text ↔ token ids, exactly as the model's authors defined it: a thin façade over the Rust crate in
+// ffi/. Thread-safety: thread-safe after construction; a DecodeStream belongs to one thread at a
+// time.
 #pragma once
 
 #include <cstdint>
@@ -18,25 +19,26 @@ namespace spindle::text {
 
 // Vocabulary stored in a GGUF file, by the names of its metadata keys (tokenizer.ggml.*).
 struct GgufVocabulary {
-  std::string model;                    // "gpt2" (BPE) or "llama" (SentencePiece-style)
-  std::string pre;                      // pre-tokenizer name; empty = default
+  std::string model;  // "gpt2" (BPE) or "llama" (SentencePiece-style)
+  std::string pre;    // pre-tokenizer name; empty = default
   std::vector<std::string> tokens;
-  std::vector<float> scores;            // "llama" only
-  std::vector<int32_t> token_types;     // 1 normal, 2 unknown, 3 control, 4 user-defined, 5 unused, 6 byte
-  std::vector<std::string> merges;      // "gpt2" only
+  std::vector<float> scores;  // "llama" only
+  std::vector<int32_t>
+      token_types;  // 1 normal, 2 unknown, 3 control, 4 user-defined, 5 unused, 6 byte
+  std::vector<std::string> merges;  // "gpt2" only
   std::optional<TokenId> bos_id;
   std::optional<TokenId> eos_id;
   std::optional<TokenId> unknown_id;
   std::optional<TokenId> padding_id;
-  std::vector<TokenId> end_ids;         // further ids that end a turn (eot, eom …)
+  std::vector<TokenId> end_ids;  // further ids that end a turn (eot, eom …)
   std::optional<bool> add_bos;
   std::optional<bool> add_eos;
   std::optional<bool> add_space_prefix;
 };
 
 struct EncodeOptions {
-  bool add_special = true;     // BOS / EOS as the model asks for
-  bool parse_special = true;   // text of a control token becomes that token
+  bool add_special = true;    // BOS / EOS as the model asks for
+  bool parse_special = true;  // text of a control token becomes that token
 };
 
 // Turns ids into text piece by piece; never splits a UTF-8 character.
@@ -52,8 +54,8 @@ class DecodeStream {
 
 class Tokenizer {
  public:
-  // From a Hugging Face folder. `tokenizer_config` (may be empty) supplies BOS/EOS names; `generation_config`
-  // (may be empty) further end tokens. ERRORS: kInvalidArgument.
+  // From a Hugging Face folder. `tokenizer_config` (may be empty) supplies BOS/EOS names;
+  // `generation_config` (may be empty) further end tokens. ERRORS: kInvalidArgument.
   static absl::StatusOr<std::unique_ptr<Tokenizer>> FromJson(std::string_view tokenizer_json,
                                                              std::string_view tokenizer_config,
                                                              std::string_view generation_config);
@@ -62,10 +64,10 @@ class Tokenizer {
   virtual ~Tokenizer() = default;
 
   // ERRORS: kInvalidArgument (not UTF-8).
-  [[nodiscard]] virtual absl::StatusOr<std::vector<TokenId>> Encode(std::string_view text,
-                                                                    EncodeOptions options) const = 0;
-  // Encodes text whose user-supplied parts are guarded (see ChatTemplate): control tokens are recognised outside
-  // guarded occurrences only, and guards leave no trace.
+  [[nodiscard]] virtual absl::StatusOr<std::vector<TokenId>> Encode(
+      std::string_view text, EncodeOptions options) const = 0;
+  // Encodes text whose user-supplied parts are guarded (see ChatTemplate): control tokens are
+  // recognised outside guarded occurrences only, and guards leave no trace.
   [[nodiscard]] virtual absl::StatusOr<std::vector<TokenId>> EncodeRendered(
       std::string_view text, char32_t guard, bool add_special) const = 0;
   // ERRORS: kInvalidArgument (id outside the vocabulary).
@@ -73,7 +75,8 @@ class Tokenizer {
                                                            bool skip_special) const = 0;
   [[nodiscard]] virtual std::unique_ptr<DecodeStream> NewDecodeStream(bool skip_special) const = 0;
 
-  // Exact bytes a token stands for inside a text (not necessarily UTF-8); control tokens: their name.
+  // Exact bytes a token stands for inside a text (not necessarily UTF-8); control tokens: their
+  // name.
   [[nodiscard]] virtual std::string_view TokenBytes(TokenId id) const = 0;
   [[nodiscard]] virtual bool IsSpecial(TokenId id) const = 0;
   [[nodiscard]] virtual uint32_t vocab_size() const = 0;
