@@ -13,6 +13,7 @@ find_package(Boost 1.74 REQUIRED)
 
 find_package(PkgConfig REQUIRED)
 pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET libxxhash)
+pkg_check_modules(LIBEDIT REQUIRED IMPORTED_TARGET libedit)
 
 if(SPINDLE_GRPC)
   find_package(Protobuf REQUIRED) # 3.21 ships no config file in Debian 12

@@ -1,0 +1,290 @@
+#include "server/grpc/conversion.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/clock.h"
+
+namespace spindle::server {
+namespace {
+
+using serving::InvalidRequest;
+using serving::PreparedRequest;
+using serving::Result;
+
+template <typename Ids>
+std::vector<TokenId> ToTokens(const Ids& ids) {
+  std::vector<TokenId> tokens;
+  tokens.reserve(static_cast<size_t>(ids.size()));
+  for (const uint32_t id : ids) {
+    tokens.push_back(static_cast<TokenId>(id));
+  }
+  return tokens;
+}
+
+std::optional<serving::ApiError> RefuseUnsupported(const v1::GenerateRequest& request) {
+  const auto refuse = [](const char* field) {
+    return InvalidRequest(
+        "unsupported_parameter", field, std::string(field) + " is not available in this build");
+  };
+  if (request.has_constraint()) {
+    return refuse("constraint");
+  }
+  if (request.has_sparse()) {
+    return refuse("sparse");
+  }
+  if (request.has_kv()) {
+    return refuse("kv");
+  }
+  if (request.output().stats() != v1::STATS_LEVEL_NONE) {
+    return refuse("output.stats");
+  }
+  return std::nullopt;
+}
+
+void ApplySampling(const v1::Sampling& from,
+                   const serving::ServingOptions& defaults,
+                   SamplingParams* to) {
+  if (from.has_temperature()) {
+    to->temperature = from.temperature();
+  } else if (defaults.temperature.has_value()) {
+    to->temperature = *defaults.temperature;
+  }
+  if (from.has_top_p()) {
+    to->top_p = from.top_p();
+  }
+  to->top_k = from.top_k();
+  to->min_p = from.min_p();
+  if (from.has_seed()) {
+    to->seed = static_cast<uint64_t>(from.seed());
+  }
+  to->num_choices = std::max(from.n(), 1U);
+  to->presence_penalty = from.presence_penalty();
+  to->frequency_penalty = from.frequency_penalty();
+  if (from.repetition_penalty() != 0.0F) {
+    to->repetition_penalty = from.repetition_penalty();
+  }
+  for (const auto& [token, bias] : from.logit_bias()) {
+    to->logit_bias.emplace_back(static_cast<TokenId>(token), bias);
+  }
+  std::sort(to->logit_bias.begin(), to->logit_bias.end());
+}
+
+// max_tokens 0 stands for the rest of the context; at least one, so that a full context is reported
+// as such.
+uint32_t ResolveMaxTokens(uint32_t asked, const PreparedRequest& prepared, uint32_t max_model_len) {
+  if (asked != 0) {
+    return asked;
+  }
+  size_t longest = 0;
+  for (const auto& prompt : prepared.prompts) {
+    longest = std::max(longest, prompt.size());
+  }
+  return longest < max_model_len ? max_model_len - static_cast<uint32_t>(longest) : 1;
+}
+
+void ApplyStoppingAndOutput(const v1::GenerateRequest& request,
+                            uint32_t max_model_len,
+                            PreparedRequest* prepared) {
+  const v1::Stopping& stopping = request.stopping();
+  SamplingParams& sampling = prepared->sampling;
+  sampling.max_tokens = ResolveMaxTokens(stopping.max_tokens(), *prepared, max_model_len);
+  sampling.min_tokens = stopping.min_tokens();
+  sampling.ignore_eos = stopping.ignore_eos();
+  sampling.stop_token_ids = ToTokens(stopping.stop_token_ids());
+  prepared->stop = {stopping.stop_strings().begin(), stopping.stop_strings().end()};
+  prepared->include_stop = stopping.include_stop_string();
+  const v1::OutputOptions& output = request.output();
+  if (output.logprobs() || output.prompt_logprobs()) {
+    sampling.logprobs = output.top_logprobs();
+  }
+  if (output.prompt_logprobs()) {
+    sampling.prompt_logprobs = output.top_logprobs();
+    prepared->echo = true;
+  }
+  prepared->progress = output.progress();
+  prepared->stream = true;
+}
+
+Result<PreparedRequest> PreparePrompt(const v1::GenerateRequest& request,
+                                      const serving::CompletionService& service) {
+  PreparedRequest prepared;
+  prepared.endpoint = serving::Endpoint::kCompletions;
+  if (request.input_case() == v1::GenerateRequest::kTokenIds) {
+    prepared.prompts.push_back(ToTokens(request.token_ids().ids()));
+  } else {
+    auto tokens =
+        service.tokenizer()->Encode(request.text(), {.add_special = true, .parse_special = true});
+    if (!tokens.ok()) {
+      return InvalidRequest("invalid_value", "text", std::string(tokens.status().message()));
+    }
+    prepared.prompts.push_back(*std::move(tokens));
+  }
+  if (prepared.prompts.front().empty()) {
+    return InvalidRequest("invalid_value", "input", "the prompt must hold at least one token");
+  }
+  ApplySampling(request.sampling(), service.options(), &prepared.sampling);
+  return prepared;
+}
+
+void ToLogprob(const serving::TokenLogprob& from, v1::TokenLogprob* to) {
+  to->set_token(static_cast<uint32_t>(from.token));
+  to->set_text(from.bytes);
+  if (from.logprob.has_value()) {
+    to->set_logprob(*from.logprob);
+  }
+  for (const serving::AlternativeLogprob& alternative : from.top) {
+    v1::AlternativeLogprob* added = to->add_top();
+    added->set_token(static_cast<uint32_t>(alternative.token));
+    added->set_text(alternative.bytes);
+    added->set_logprob(alternative.logprob);
+  }
+}
+
+// Delta and Choice have the same members.
+template <typename Message>
+void FillText(const serving::DeltaEvent& delta, const OutputView& view, Message* out) {
+  if (view.text && !delta.is_echo) {
+    out->mutable_text()->append(delta.text);
+  }
+  if (view.token_ids && !delta.is_echo) {
+    for (const TokenId id : delta.token_ids) {
+      out->add_token_ids(static_cast<uint32_t>(id));
+    }
+  }
+  for (const serving::TokenLogprob& logprob : delta.logprobs) {
+    ToLogprob(logprob, out->add_logprobs());
+  }
+}
+
+void ToFinished(const serving::FinishedEvent& from, v1::Finished* to) {
+  to->set_index(from.choice);
+  switch (from.reason) {
+    case engine::FinishReason::kStop:
+      to->set_reason(v1::FINISH_REASON_STOP);
+      break;
+    case engine::FinishReason::kLength:
+      to->set_reason(v1::FINISH_REASON_LENGTH);
+      break;
+    case engine::FinishReason::kAborted:
+      to->set_reason(v1::FINISH_REASON_ABORTED);
+      break;
+    case engine::FinishReason::kError:
+      to->set_reason(v1::FINISH_REASON_ERROR);
+      break;
+  }
+  if (from.stop_string.has_value()) {
+    to->set_stop_string(*from.stop_string);
+  } else if (from.stop_token.has_value()) {
+    to->set_stop_token(static_cast<uint32_t>(*from.stop_token));
+  }
+}
+
+void ToUsage(const serving::Usage& from, v1::Usage* to) {
+  to->set_prompt_tokens(from.prompt_tokens);
+  to->set_completion_tokens(from.completion_tokens);
+  to->set_cached_tokens(from.cached_tokens);
+}
+
+void ToStats(const engine::RequestStats& from, v1::Stats* to) {
+  to->set_queue_ms(1e3 * ToSeconds(from.queue_time));
+  to->set_prefill_ms(1e3 * ToSeconds(from.prefill_time));
+  to->set_ttft_ms(1e3 * ToSeconds(from.time_to_first_token));
+  to->set_decode_ms(1e3 * ToSeconds(from.decode_time));
+  to->set_preemptions(from.preemptions);
+}
+
+v1::Choice* ChoiceAt(uint32_t index, v1::GenerateResult* result) {
+  while (result->choices_size() <= static_cast<int>(index)) {
+    const auto next = static_cast<uint32_t>(result->choices_size());
+    result->add_choices()->set_index(next);
+  }
+  return result->mutable_choices(static_cast<int>(index));
+}
+
+}  // namespace
+
+OutputView ViewOf(const v1::OutputOptions& options) {
+  return {.text = !options.has_text() || options.text(), .token_ids = options.token_ids()};
+}
+
+Result<PreparedRequest> PrepareGenerate(const v1::GenerateRequest& request,
+                                        const serving::Caller& caller,
+                                        const serving::CompletionService& service) {
+  if (const auto refused = RefuseUnsupported(request)) {
+    return *refused;
+  }
+  if (request.input_case() == v1::GenerateRequest::INPUT_NOT_SET) {
+    return InvalidRequest(
+        "missing_required_parameter", "input", "one of text, token_ids and chat_json is required");
+  }
+  const bool chat = request.input_case() == v1::GenerateRequest::kChatJson;
+  Result<PreparedRequest> prepared =
+      chat ? service.Prepare(serving::Endpoint::kChat, request.chat_json(), caller)
+           : PreparePrompt(request, service);
+  if (!prepared.ok()) {
+    return prepared;
+  }
+  PreparedRequest& value = prepared.value();
+  if (!request.model().empty()) {
+    value.model = request.model();
+  }
+  if (chat && request.has_sampling()) {
+    ApplySampling(request.sampling(), service.options(), &value.sampling);
+  }
+  if (!chat || request.has_stopping() || request.has_output()) {
+    ApplyStoppingAndOutput(request, service.engine()->model_config().max_model_len, &value);
+  }
+  if (request.priority() != 0) {
+    value.priority = request.priority();
+  }
+  if (!request.cache_salt().empty()) {
+    value.cache_salt = request.cache_salt();
+  }
+  return service.Validate(std::move(value));
+}
+
+bool ToMessage(const serving::GenerationEvent& event,
+               const std::string& request_id,
+               const OutputView& view,
+               v1::GenerateEvent* out) {
+  out->Clear();
+  out->set_request_id(request_id);
+  if (const auto* started = std::get_if<serving::StartedEvent>(&event)) {
+    out->mutable_started()->set_prompt_tokens(started->usage.prompt_tokens);
+    out->mutable_started()->set_cached_tokens(started->usage.cached_tokens);
+  } else if (const auto* progress = std::get_if<serving::ProgressEvent>(&event)) {
+    v1::Progress* message = out->mutable_progress();
+    message->set_phase(progress->queued ? "queued" : "prefill");
+    message->set_queue_position(progress->queue_position);
+    message->set_processed_tokens(progress->processed_tokens);
+    message->set_total_tokens(progress->total_tokens);
+    message->set_cached_tokens(progress->cached_tokens);
+  } else if (const auto* delta = std::get_if<serving::DeltaEvent>(&event)) {
+    out->mutable_delta()->set_index(delta->choice);
+    FillText(*delta, view, out->mutable_delta());
+  } else if (const auto* finished = std::get_if<serving::FinishedEvent>(&event)) {
+    ToFinished(*finished, out->mutable_finished());
+  } else if (const auto* usage = std::get_if<serving::UsageEvent>(&event)) {
+    ToUsage(usage->usage, out->mutable_usage()->mutable_usage());
+    ToStats(usage->stats, out->mutable_usage()->mutable_stats());
+  } else {
+    return false;
+  }
+  return true;
+}
+
+void Accumulate(const serving::GenerationEvent& event,
+                const OutputView& view,
+                v1::GenerateResult* result) {
+  if (const auto* delta = std::get_if<serving::DeltaEvent>(&event)) {
+    FillText(*delta, view, ChoiceAt(delta->choice, result));
+  } else if (const auto* finished = std::get_if<serving::FinishedEvent>(&event)) {
+    ToFinished(*finished, ChoiceAt(finished->choice, result)->mutable_finished());
+  } else if (const auto* usage = std::get_if<serving::UsageEvent>(&event)) {
+    ToUsage(usage->usage, result->mutable_usage());
+    ToStats(usage->stats, result->mutable_stats());
+  }
+}
+
+}  // namespace spindle::server
