@@ -1,0 +1,28 @@
+#!/usr/bin/env bash
+# Builds a relocatable tarball into build/release: the stripped binary, the shared libraries it needs (glibc's own excepted) beside it,
+# found by a relative run path. It runs on x86-64 distributions whose glibc is at least Debian 12's (2.36).
+# use: tools/packaging/tarball.sh
+set -euo pipefail
+. "$(dirname "$0")/../lib.sh"
+
+"$ROOT/tools/build.sh" release spindle
+version=$(sed -n 's/^project(spindle VERSION \([0-9.]*\).*/\1/p' "$ROOT/CMakeLists.txt")
+name=spindle-$version-linux-x86_64
+stage=$(mktemp -d)
+trap 'rm -rf "$stage"' EXIT
+mkdir -p "$stage/$name/bin" "$stage/$name/lib" "$stage/$name/share"
+install -m 755 -s "$ROOT/build/release/bin/spindle" "$stage/$name/bin/spindle"
+cp "$ROOT/README.md" "$ROOT/LICENSE" "$stage/$name/share/"
+cp -r "$ROOT/configs/serve" "$stage/$name/share/examples"
+
+# glibc must be the target's own: it belongs to its kernel, resolver and loader.
+glibc='^(libc|libm|libdl|librt|libpthread|libresolv|ld-linux-x86-64)\.so'
+ldd "$ROOT/build/release/bin/spindle" | awk '$2 == "=>" && $3 ~ /^\// {print $1, $3}' | while read -r soname path; do
+  if ! [[ $soname =~ $glibc ]]; then
+    cp -L "$path" "$stage/$name/lib/$soname"
+    patchelf --set-rpath '$ORIGIN' "$stage/$name/lib/$soname"
+  fi
+done
+patchelf --set-rpath '$ORIGIN/../lib' "$stage/$name/bin/spindle"
+tar -C "$stage" --owner=0 --group=0 --sort=name -czf "$ROOT/build/release/$name.tar.gz" "$name"
+ls -1 "$ROOT/build/release/$name.tar.gz"
