@@ -224,4 +224,29 @@ static inline float LoadFloat(DType type, const uint8_t* row, uint32_t index) {
   return type == DType::kF16 ? HalfToFloat(bits) : Bf16ToFloat(bits);
 }
 
+// Elements [0, k) of a row as floats. REQUIRES: ValidRowLength(type, k)
+static inline void DequantizeElements(DType type, const uint8_t* row, uint32_t k, float* out) {
+  if (!IsQuantised(type)) {
+    for (uint32_t i = 0; i < k; ++i) {
+      out[i] = LoadFloat(type, row, i);
+    }
+    return;
+  }
+  const DTypeInfo info = Describe(type);
+  const uint32_t group_elements = GroupElements(type);
+  const int32_t zero = ZeroCode(type);
+  uint8_t codes[kSuperBlock];
+  for (uint32_t begin = 0; begin < k; begin += info.block_elements, row += info.block_bytes) {
+    DecodeCodes(type, row, info.block_elements, codes);
+    for (uint32_t group = 0; group < info.block_elements / group_elements; ++group) {
+      float scale;
+      float minimum;
+      DecodeScale(type, row, group, &scale, &minimum);
+      for (uint32_t i = group * group_elements; i < (group + 1) * group_elements; ++i) {
+        out[begin + i] = scale * static_cast<float>(codes[i] - zero) + minimum;
+      }
+    }
+  }
+}
+
 }  // namespace spindle::kernels

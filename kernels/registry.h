@@ -16,7 +16,8 @@
 
 namespace spindle::kernels {
 
-// Ascending capability. Results differ in the last bits between families, so the family is part of fingerprints.
+// Ascending capability. Results differ in the last bits between families, so the family is part of
+// fingerprints.
 enum class Isa : uint8_t {
   kReference,  // plain loops, the oracle of the tests; slow
   kBaseline,   // portable x86-64
@@ -27,11 +28,12 @@ enum class Isa : uint8_t {
 
 struct KernelTable {
   Isa isa;
-  std::string_view name;  // "avx512" …; printed at start, part of fingerprints together with `family`
-  uint32_t family;        // bumped when results of this table may change
+  std::string_view name;  // "avx512" …; printed at start
+  uint32_t family;        // bumped when results of this table may change; fingerprints carry both
 
-  // Weights. `source_rows` are [num_outputs] rows of RowBytes(type, k) in the file's layout. Units = panels.
-  // ERRORS: kUnsupported when k is not a multiple of the type's block (or of 32 for quantised types).
+  // Weights. `source_rows` are [num_outputs] rows of RowBytes(type, k) in the file's layout.
+  // Units = panels. ERRORS: kUnsupported when k is no multiple of the type's block; packed_bytes
+  // is 0 then.
   uint64_t (*packed_bytes)(DType type, uint32_t num_outputs, uint32_t k, ComputeMode mode);
   RowFormat (*row_format)(DType type, ComputeMode mode);
   int (*pack)(DType type,
@@ -51,16 +53,24 @@ struct KernelTable {
   int (*embed_rows)(const EmbedRowsArgs& args, WorkRange rows, Exec* exec);
   int (*rope_append)(const RopeAppendArgs& args, WorkRange rows, Exec* exec);
 
-  // Attention: plan on one thread, run the units, then merge (merge units = items; cheap when nothing was split).
+  // Attention: plan on one thread, run the units, then merge (merge units = items; cheap when
+  // nothing was split).
   int (*plan_attention)(const AttentionArgs& args, uint32_t num_workers, AttentionPlan* plan);
-  int (*attention)(const AttentionArgs& args, const AttentionPlan& plan, WorkRange units, Exec* exec);
-  int (*merge_attention)(const AttentionArgs& args, const AttentionPlan& plan, WorkRange items, Exec* exec);
+  int (*attention)(const AttentionArgs& args,
+                   const AttentionPlan& plan,
+                   WorkRange units,
+                   Exec* exec);
+  int (*merge_attention)(const AttentionArgs& args,
+                         const AttentionPlan& plan,
+                         WorkRange items,
+                         Exec* exec);
 
   // Logits.
   LogitSummary (*summarize)(const float* logits, uint32_t n);
-  // Writes the k largest in (logit descending, id ascending) order; returns how many (min(k, non-NaN entries)).
-  // Cost: one pass over n plus O(k log k). REQUIRES: scratch of n ScoredToken.
-  uint32_t (*top_k)(const float* logits, uint32_t n, uint32_t k, ScoredToken* out, ScoredToken* scratch);
+  // Writes the k largest in (logit descending, id ascending) order; returns how many: min(k,
+  // non-NaN entries). Cost: one pass over n plus O(k log k). REQUIRES: scratch of n ScoredToken.
+  uint32_t (*top_k)(
+      const float* logits, uint32_t n, uint32_t k, ScoredToken* out, ScoredToken* scratch);
   // Writes all entries with logit ≥ threshold, ids ascending; returns how many.
   uint32_t (*collect_at_least)(const float* logits, uint32_t n, float threshold, ScoredToken* out);
 };
@@ -71,7 +81,8 @@ struct KernelTable {
 // The best table this CPU runs. Never null.
 [[nodiscard]] const KernelTable* BestKernels();
 
-// By name: "auto", "reference", "baseline", "avx2", "avx512", "amx"; null when unknown or unavailable.
+// By name: "auto", "reference", "baseline", "avx2", "avx512", "amx"; null when unknown or
+// unavailable.
 [[nodiscard]] const KernelTable* FindKernelsByName(std::string_view name);
 
 }  // namespace spindle::kernels

@@ -4,38 +4,52 @@
 #include "kernels/cpu/attention_plan.h"
 #include "kernels/functions.h"
 
+// The members of a table that the functions of namespace `isa` fill.
+#define SPINDLE_WEIGHT_AND_ROW_KERNELS(isa)                                            \
+  .packed_bytes = isa::PackedBytes, .row_format = isa::RowFormatOf, .pack = isa::Pack, \
+  .gemm = isa::Gemm, .dequantize_row = isa::DequantizeRow, .norm_rows = isa::NormRows, \
+  .prepare_rows = isa::PrepareRows, .swiglu_rows = isa::SwiGluRows, .embed_rows = isa::EmbedRows
+#define SPINDLE_ATTENTION_KERNELS(isa)                                                          \
+  .rope_append = isa::RopeAppend, .plan_attention = PlanAttention, .attention = isa::Attention, \
+  .merge_attention = isa::MergeAttention
+#define SPINDLE_LOGITS_KERNELS(isa) \
+  .summarize = isa::Summarize, .top_k = isa::TopK, .collect_at_least = isa::CollectAtLeast
+
 namespace spindle::kernels {
 
-namespace {
+const KernelTable kReferenceTable = {.isa = Isa::kReference,
+                                     .name = "reference",
+                                     .family = 1,
+                                     SPINDLE_WEIGHT_AND_ROW_KERNELS(reference),
+                                     SPINDLE_ATTENTION_KERNELS(reference),
+                                     SPINDLE_LOGITS_KERNELS(reference)};
 
-constexpr KernelTable Reference(Isa isa, std::string_view name) {
-  return {.isa = isa,
-          .name = name,
-          .family = 1,
-          .packed_bytes = reference::PackedBytes,
-          .row_format = reference::RowFormatOf,
-          .pack = reference::Pack,
-          .gemm = reference::Gemm,
-          .dequantize_row = reference::DequantizeRow,
-          .norm_rows = reference::NormRows,
-          .prepare_rows = reference::PrepareRows,
-          .swiglu_rows = reference::SwiGluRows,
-          .embed_rows = reference::EmbedRows,
-          .rope_append = reference::RopeAppend,
-          .plan_attention = PlanAttention,
-          .attention = reference::Attention,
-          .merge_attention = reference::MergeAttention,
-          .summarize = reference::Summarize,
-          .top_k = reference::TopK,
-          .collect_at_least = reference::CollectAtLeast};
-}
+const KernelTable kBaselineTable = {.isa = Isa::kBaseline,
+                                    .name = "baseline",
+                                    .family = 1,
+                                    SPINDLE_WEIGHT_AND_ROW_KERNELS(baseline),
+                                    SPINDLE_ATTENTION_KERNELS(reference),
+                                    SPINDLE_LOGITS_KERNELS(reference)};
 
-}  // namespace
+const KernelTable kAvx2Table = {.isa = Isa::kAvx2,
+                                .name = "avx2",
+                                .family = 1,
+                                SPINDLE_WEIGHT_AND_ROW_KERNELS(avx2),
+                                SPINDLE_ATTENTION_KERNELS(reference),
+                                SPINDLE_LOGITS_KERNELS(reference)};
 
-const KernelTable kReferenceTable = Reference(Isa::kReference, "reference");
-const KernelTable kBaselineTable = Reference(Isa::kBaseline, "baseline");
-const KernelTable kAvx2Table = Reference(Isa::kAvx2, "avx2");
-const KernelTable kAvx512Table = Reference(Isa::kAvx512, "avx512");
-const KernelTable kAmxTable = Reference(Isa::kAmx, "amx");
+const KernelTable kAvx512Table = {.isa = Isa::kAvx512,
+                                  .name = "avx512",
+                                  .family = 1,
+                                  SPINDLE_WEIGHT_AND_ROW_KERNELS(avx512),
+                                  SPINDLE_ATTENTION_KERNELS(reference),
+                                  SPINDLE_LOGITS_KERNELS(reference)};
+
+const KernelTable kAmxTable = {.isa = Isa::kAmx,
+                               .name = "amx",
+                               .family = 1,
+                               SPINDLE_WEIGHT_AND_ROW_KERNELS(amx),
+                               SPINDLE_ATTENTION_KERNELS(reference),
+                               SPINDLE_LOGITS_KERNELS(reference)};
 
 }  // namespace spindle::kernels

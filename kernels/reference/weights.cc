@@ -160,24 +160,7 @@ int DequantizeRow(DType type, const void* row, uint32_t k, float* out) {
   if (!ValidRowLength(type, k)) {
     return kUnsupported;
   }
-  const auto* bytes = static_cast<const uint8_t*>(row);
-  if (!IsQuantised(type)) {
-    for (uint32_t i = 0; i < k; ++i) {
-      out[i] = LoadFloat(type, bytes, i);
-    }
-    return kOk;
-  }
-  const DTypeInfo info = Describe(type);
-  uint8_t codes[kSuperBlock];
-  for (uint32_t begin = 0; begin < k; begin += info.block_elements, bytes += info.block_bytes) {
-    DecodeCodes(type, bytes, info.block_elements, codes);
-    for (uint32_t i = 0; i < info.block_elements; ++i) {
-      float scale;
-      float minimum;
-      DecodeScale(type, bytes, i / GroupElements(type), &scale, &minimum);
-      out[begin + i] = scale * static_cast<float>(codes[i] - ZeroCode(type)) + minimum;
-    }
-  }
+  DequantizeElements(type, static_cast<const uint8_t*>(row), k, out);
   return kOk;
 }
 

@@ -1,0 +1,260 @@
+// Products of quantised weights with int8 rows. Per block of 32 (or 16) inputs the int32 sum is
+// exact, then
+//   sum = fma(float(dot), weight scale · row scale, sum);  sum = fma(weight minimum, row sum, sum)
+// in ascending blocks, the same operations in every path, so that they agree bit for bit.
+#include "kernels/cpu/gemm_parts.h"
+#include "kernels/cpu/weight_source.h"
+#if defined(__AMX_INT8__)
+#include "kernels/cpu/gemm_int8_amx.h"
+#endif
+
+namespace spindle::kernels::SPINDLE_KERNEL_ISA {
+
+namespace {
+
+// Up to this many rows a panel is read packed, and unpacked anew for each tile of rows: one pass
+// over the weights.
+constexpr uint32_t kDirectRows = 4;
+// Rows of one tile of an expanded panel; as many sums as the registers hold.
+#if defined(__AVX512VNNI__)
+constexpr uint32_t kTileRows = 8;
+#else
+constexpr uint32_t kTileRows = 4;
+#endif
+// Rows that are worked on together stay in the second-level cache.
+constexpr size_t kRowBlockBytes = size_t{1} << 20;
+
+// Rows [first, first + count) of a product, count ≤ row block.
+struct RowBlock {
+  const uint8_t* x;  // row 0 of the block
+  size_t stride_bytes;
+  uint32_t first;
+  uint32_t count;
+  const int32_t* corrections;  // [count][k / group]: -zero · Σ codes of the group, where needed
+};
+
+template <typename Source, uint32_t kRows>
+SPINDLE_INLINE void RowTile(
+    const Source& source, const RowBlock& rows, uint32_t first, uint32_t k, F32x16* sums) {
+  constexpr uint32_t kGroup = Source::kGroup;
+  constexpr uint32_t kGroupsPerBlock = kActivationBlock / kGroup;
+  const uint32_t num_blocks = k / kActivationBlock;
+  const uint8_t* x = rows.x + rows.stride_bytes * first;
+  const size_t correction_stride = k / kGroup;
+  const int32_t* corrections = rows.corrections + correction_stride * first;
+  for (uint32_t i = 0; i < kRows; ++i) {
+    sums[i] = Zero();
+  }
+  for (uint32_t block = 0; block < num_blocks; ++block) {
+    CodeVec codes[8];
+    source.Prefetch(block);
+    source.Codes(block, codes);
+    for (uint32_t part = 0; part < kGroupsPerBlock; ++part) {
+      const uint32_t group = block * kGroupsPerBlock + part;
+      const F32x16 scale = source.Scale(group);
+      for (uint32_t i = 0; i < kRows; ++i) {
+        const uint8_t* row = x + rows.stride_bytes * i;
+        const auto* row_scales = reinterpret_cast<const float*>(row + k);
+        const int32_t correction =
+            Source::kCorrected ? corrections[correction_stride * i + group] : 0;
+        const I32x16 dot = BlockDot<Source::kMaxCode, kGroup / 4>(
+            codes + part * (kGroup / 4),
+            reinterpret_cast<const int8_t*>(row) + size_t{kGroup} * group,
+            correction);
+        sums[i] = MulAdd(ToFloat(dot), Mul(scale, Splat(row_scales[block])), sums[i]);
+      }
+    }
+    if constexpr (Source::kHasMinimum) {
+      const F32x16 minimum = source.Minimum(block);
+      for (uint32_t i = 0; i < kRows; ++i) {
+        const auto* row_scales = reinterpret_cast<const float*>(x + rows.stride_bytes * i + k);
+        sums[i] = MulAdd(minimum, Splat(row_scales[num_blocks + block]), sums[i]);
+      }
+    }
+  }
+}
+
+template <typename Source, uint32_t kRows>
+void StoreTile(const Source& source,
+               const GemmArgs& args,
+               const RowBlock& rows,
+               uint32_t first,
+               uint32_t panel) {
+  F32x16 sums[kRows];
+  RowTile<Source, kRows>(source, rows, first, args.weights->num_inputs, sums);
+  for (uint32_t i = 0; i < kRows; ++i) {
+    StoreOutputs(args, rows.first + first + i, panel, sums[i]);
+  }
+}
+
+// A last tile of 1 … kRows rows.
+template <typename Source, uint32_t kRows>
+void StoreLastTile(const Source& source,
+                   const GemmArgs& args,
+                   const RowBlock& rows,
+                   uint32_t first,
+                   uint32_t panel) {
+  if constexpr (kRows > 0) {
+    if (rows.count - first == kRows) {
+      StoreTile<Source, kRows>(source, args, rows, first, panel);
+    } else {
+      StoreLastTile<Source, kRows - 1>(source, args, rows, first, panel);
+    }
+  }
+}
+
+template <typename Source, uint32_t kRows>
+void PanelProduct(const Source& source,
+                  const GemmArgs& args,
+                  const RowBlock& rows,
+                  uint32_t panel) {
+  uint32_t first = 0;
+  for (; first + kRows <= rows.count; first += kRows) {
+    StoreTile<Source, kRows>(source, args, rows, first, panel);
+  }
+  StoreLastTile<Source, kRows - 1>(source, args, rows, first, panel);
+}
+
+// corrections[row][group] = -zero · Σ codes.
+template <typename Source>
+void ComputeCorrections(const RowBlock& rows, uint32_t k, int32_t zero, int32_t* corrections) {
+  for (uint32_t row = 0; row < rows.count; ++row) {
+    const auto* codes = reinterpret_cast<const int8_t*>(rows.x + rows.stride_bytes * row);
+    for (uint32_t group = 0; group < k / Source::kGroup; ++group) {
+      int32_t sum = 0;
+      for (uint32_t i = 0; i < Source::kGroup; ++i) {
+        sum += codes[size_t{Source::kGroup} * group + i];
+      }
+      *corrections++ = -zero * sum;
+    }
+  }
+}
+
+ExpandedPanel TakeExpandedPanel(ScratchCursor& scratch, uint32_t k, uint32_t group) {
+  uint8_t* codes = scratch.Take(size_t{k} * kPanelOutputs);
+  uint8_t* scales = scratch.Take(size_t{4} * kPanelOutputs * (k / group));
+  uint8_t* minima = scratch.Take(size_t{4} * kPanelOutputs * (k / kActivationBlock));
+  return {codes, reinterpret_cast<float*>(scales), reinterpret_cast<float*>(minima)};
+}
+
+#if defined(__AMX_INT8__)
+// Panels are taken two at a time, so that their tiles share the rows' tiles and scales.
+template <DType kType>
+int TiledProduct(const GemmArgs& args, const RowBlock& rows, PanelRange panels, Exec* exec) {
+  const uint32_t k = args.weights->num_inputs;
+  const auto* packed = static_cast<const uint8_t*>(args.weights->data);
+  const size_t panel_bytes = layout::PanelBytes(kType, RowFormat::kInt8, k);
+  ScratchCursor scratch(*exec);
+  ExpandedPanel expanded[2];
+  for (ExpandedPanel& panel : expanded) {
+    panel = TakeExpandedPanel(scratch, k, GroupElements(kType));
+    if (panel.minima == nullptr) {
+      return kScratchTooSmall;
+    }
+  }
+  const TileRows tile_rows{rows.x, rows.stride_bytes, rows.first, rows.count};
+  ConfigureInt8Tiles(GroupElements(kType), rows.count % kAmxTileRows);
+  for (uint32_t panel = panels.begin; panel < panels.end; panel += 2) {
+    const uint32_t num_panels = panels.end - panel < 2 ? 1 : 2;
+    for (uint32_t i = 0; i < num_panels; ++i) {
+      Expand(PackedSource<kType>(packed + panel_bytes * (panel + i), k),
+             k,
+             ZeroCode(kType),
+             expanded[i]);
+    }
+    if (num_panels == 2) {
+      TiledPanels<GroupElements(kType), HasMinimum(kType), 2>(args, tile_rows, expanded, panel);
+    } else {
+      TiledPanels<GroupElements(kType), HasMinimum(kType), 1>(args, tile_rows, expanded, panel);
+    }
+  }
+  ReleaseTiles();
+  return kOk;
+}
+#endif
+
+template <DType kType>
+int RowBlockProduct(const GemmArgs& args, RowBlock rows, PanelRange panels, Exec* exec) {
+#if defined(__AMX_INT8__)
+  if (rows.count > kDirectRows) {
+    return TiledProduct<kType>(args, rows, panels, exec);
+  }
+#endif
+  using Packed = PackedSource<kType>;
+  const uint32_t k = args.weights->num_inputs;
+  ScratchCursor scratch(*exec);
+  if constexpr (Packed::kCorrected) {
+    auto* corrections =
+        reinterpret_cast<int32_t*>(scratch.Take(size_t{4} * rows.count * (k / Packed::kGroup)));
+    if (corrections == nullptr) {
+      return kScratchTooSmall;
+    }
+    ComputeCorrections<Packed>(rows, k, ZeroCode(kType), corrections);
+    rows.corrections = corrections;
+  }
+  ExpandedPanel expanded{};
+  if (rows.count > kDirectRows) {
+    expanded = TakeExpandedPanel(scratch, k, Packed::kGroup);
+    if (expanded.minima == nullptr) {
+      return kScratchTooSmall;
+    }
+  }
+  const auto* packed = static_cast<const uint8_t*>(args.weights->data);
+  const size_t panel_bytes = layout::PanelBytes(kType, RowFormat::kInt8, k);
+  for (uint32_t panel = panels.begin; panel < panels.end; ++panel) {
+    const Packed source(packed + panel_bytes * panel, k);
+    if (rows.count > kDirectRows) {
+      Expand(source, k, 0, expanded);
+      PanelProduct<ExpandedSource<kType>, kTileRows>(
+          ExpandedSource<kType>(expanded), args, rows, panel);
+    } else {
+      PanelProduct<Packed, kDirectRows>(source, args, rows, panel);
+    }
+  }
+  return kOk;
+}
+
+template <DType kType>
+int TypedProduct(const GemmArgs& args, PanelRange panels, Exec* exec) {
+  uint32_t block_rows = static_cast<uint32_t>(kRowBlockBytes / args.x_stride_bytes) / 32 * 32;
+  block_rows = block_rows < 32 ? 32 : block_rows;
+  for (uint32_t first = 0; first < args.num_rows; first += block_rows) {
+    const uint32_t left = args.num_rows - first;
+    const RowBlock rows{.x = static_cast<const uint8_t*>(args.x) + args.x_stride_bytes * first,
+                        .stride_bytes = args.x_stride_bytes,
+                        .first = first,
+                        .count = left < block_rows ? left : block_rows,
+                        .corrections = nullptr};
+    if (const int code = RowBlockProduct<kType>(args, rows, panels, exec); code != kOk) {
+      return code;
+    }
+  }
+  return kOk;
+}
+
+}  // namespace
+
+int GemmInt8(const GemmArgs& args, PanelRange panels, Exec* exec) {
+  switch (args.weights->source) {
+    case DType::kQ8_0:
+      return TypedProduct<DType::kQ8_0>(args, panels, exec);
+    case DType::kQ4_0:
+      return TypedProduct<DType::kQ4_0>(args, panels, exec);
+    case DType::kQ4_1:
+      return TypedProduct<DType::kQ4_1>(args, panels, exec);
+    case DType::kQ5_0:
+      return TypedProduct<DType::kQ5_0>(args, panels, exec);
+    case DType::kQ5_1:
+      return TypedProduct<DType::kQ5_1>(args, panels, exec);
+    case DType::kQ4_K:
+      return TypedProduct<DType::kQ4_K>(args, panels, exec);
+    case DType::kQ5_K:
+      return TypedProduct<DType::kQ5_K>(args, panels, exec);
+    case DType::kQ6_K:
+      return TypedProduct<DType::kQ6_K>(args, panels, exec);
+    default:
+      return kUnsupported;
+  }
+}
+
+}  // namespace spindle::kernels::SPINDLE_KERNEL_ISA

@@ -1,0 +1,200 @@
+// Normalisation, SwiGLU and operand preparation, 32 elements at a time.
+#include <bit>
+
+#include "kernels/codes.h"
+#include "kernels/cpu/simd.h"
+#include "kernels/functions.h"
+
+namespace spindle::kernels::SPINDLE_KERNEL_ISA {
+
+namespace {
+
+constexpr uint32_t kLanes = 16;
+constexpr uint32_t kInfinityBits = 0x7F800000;
+
+struct Block {
+  F32x16 low;
+  F32x16 high;
+};
+
+// e^x for finite x; beyond the normal range of the result the nearest bound. NaN gives an
+// unspecified finite value.
+SPINDLE_INLINE F32x16 Exp(F32x16 x) {
+  x = Min(Max(x, Splat(-87.0F)), Splat(88.0F));
+  const F32x16 shifter = Splat(12582912.0F);  // 1.5 · 2^23: rounds to an integer when added
+  const F32x16 shifted = MulAdd(x, Splat(1.44269504F), shifter);
+  const F32x16 n = Sub(shifted, shifter);
+  // ln 2 in two parts; the first has 9 bits, so that n times it is exact.
+  F32x16 r = MulAdd(n, Splat(-0.693359375F), x);
+  r = MulAdd(n, Splat(2.12194440e-4F), r);
+  // Taylor series to the sixth power: the remainder on |r| ≤ ln 2 / 2 is 1.2e-7 relative.
+  F32x16 poly = Splat(1.0F / 720);
+  poly = MulAdd(poly, r, Splat(1.0F / 120));
+  poly = MulAdd(poly, r, Splat(1.0F / 24));
+  poly = MulAdd(poly, r, Splat(1.0F / 6));
+  poly = MulAdd(poly, r, Splat(0.5F));
+  poly = MulAdd(poly, r, Splat(1.0F));
+  poly = MulAdd(poly, r, Splat(1.0F));
+  return ScaleByPowerOfTwo(poly, shifted);
+}
+
+SPINDLE_INLINE F32x16 SwiGlu(F32x16 gate, F32x16 up) {
+  const F32x16 one = Splat(1.0F);
+  return Mul(Mul(gate, Div(one, Add(one, Exp(Sub(Zero(), gate))))), up);
+}
+
+SPINDLE_INLINE void PrepareInt8(const Block& values, uint8_t* codes, float* scale, float* sum) {
+  const uint32_t max_bits = MaxMagnitudeBits(values.low, values.high);
+  if (max_bits >= kInfinityBits) {
+    __builtin_memset(codes, 0, kActivationBlock);
+    *scale = __builtin_nanf("");
+    *sum = __builtin_nanf("");
+    return;
+  }
+  const auto max = std::bit_cast<float>(max_bits);
+  const bool negligible = max < kMinBlockMagnitude;
+  const F32x16 inverse = Splat(negligible ? 0.0F : 127.0F / max);
+  const I32x16 low = ToNearestInt(Mul(values.low, inverse));
+  const I32x16 high = ToNearestInt(Mul(values.high, inverse));
+  StoreS8(codes, low);
+  StoreS8(codes + kLanes, high);
+  *scale = negligible ? 0.0F : max / 127.0F;
+  *sum = *scale * static_cast<float>(SumInt(AddInt(low, high)));
+}
+
+SPINDLE_INLINE void PrepareBlock(
+    RowFormat format, const Block& values, uint32_t k, uint32_t begin, uint8_t* out) {
+  if (format == RowFormat::kInt8) {
+    auto* scales = reinterpret_cast<float*>(out + k);
+    const uint32_t block = begin / kActivationBlock;
+    PrepareInt8(values, out + begin, scales + block, scales + k / kActivationBlock + block);
+  } else if (format == RowFormat::kBf16) {
+    StoreBf16(out + size_t{2} * begin, values.low);
+    StoreBf16(out + size_t{2} * (begin + kLanes), values.high);
+  } else {
+    Store(reinterpret_cast<float*>(out) + begin, values.low);
+    Store(reinterpret_cast<float*>(out) + begin + kLanes, values.high);
+  }
+}
+
+SPINDLE_INLINE Block LoadBlock(const float* from) {
+  return {Load(from), Load(from + kLanes)};
+}
+
+// The last elements of a row, followed by zeros.
+SPINDLE_INLINE Block LoadTail(const float* from, uint32_t count) {
+  float values[kActivationBlock] = {};
+  __builtin_memcpy(values, from, sizeof(float) * count);
+  return LoadBlock(values);
+}
+
+// The tail of a row that is no whole number of blocks, with zeros to the end of the row's 64 bytes.
+SPINDLE_INLINE void PrepareTail(
+    RowFormat format, const Block& values, uint32_t k, uint32_t begin, uint8_t* out) {
+  alignas(64) uint8_t bytes[4 * kActivationBlock];
+  PrepareBlock(format, values, kActivationBlock, 0, bytes);
+  const size_t element_bytes = format == RowFormat::kF32 ? 4 : 2;
+  const size_t offset = element_bytes * begin;
+  __builtin_memcpy(out + offset, bytes, PreparedRowBytes(format, k) - offset);
+}
+
+// Calls value(begin, load) for each block, where load(pointer) reads that block of a row.
+template <typename Value>
+SPINDLE_INLINE void PrepareValues(RowFormat format, uint32_t k, uint8_t* out, Value value) {
+  uint32_t begin = 0;
+  for (; begin + kActivationBlock <= k; begin += kActivationBlock) {
+    const auto load = [begin](const float* row) { return LoadBlock(row + begin); };
+    PrepareBlock(format, value(load), k, begin, out);
+  }
+  if (begin < k) {
+    const uint32_t count = k - begin;
+    const auto load = [begin, count](const float* row) { return LoadTail(row + begin, count); };
+    PrepareTail(format, value(load), k, begin, out);
+  } else if (format == RowFormat::kInt8) {
+    const size_t used = k + size_t{8} * (k / kActivationBlock);
+    __builtin_memset(out + used, 0, PreparedRowBytes(format, k) - used);
+  }
+}
+
+bool ValidRow(RowFormat format, uint32_t k) {
+  return k > 0 && (format != RowFormat::kInt8 || k % kActivationBlock == 0);
+}
+
+// Σ x², in 32 sums over the row that are added as a tree.
+float SumOfSquares(const float* x, uint32_t k) {
+  Block sums{Zero(), Zero()};
+  uint32_t begin = 0;
+  for (; begin < k; begin += kActivationBlock) {
+    const Block values =
+        k - begin >= kActivationBlock ? LoadBlock(x + begin) : LoadTail(x + begin, k - begin);
+    sums.low = MulAdd(values.low, values.low, sums.low);
+    sums.high = MulAdd(values.high, values.high, sums.high);
+  }
+  float lanes[kLanes];
+  Store(lanes, Add(sums.low, sums.high));
+  for (uint32_t width = kLanes / 2; width > 0; width /= 2) {
+    for (uint32_t i = 0; i < width; ++i) {
+      lanes[i] += lanes[i + width];
+    }
+  }
+  return lanes[0];
+}
+
+}  // namespace
+
+int NormRows(const NormRowsArgs& args, WorkRange rows, Exec*) {
+  if (!ValidRow(args.format, args.k)) {
+    return kInvalidArgument;
+  }
+  for (uint32_t row = rows.begin; row < rows.end; ++row) {
+    const float* x = args.x + args.x_stride * row;
+    auto* out = static_cast<uint8_t*>(args.out) + args.out_stride_bytes * row;
+    const float mean = SumOfSquares(x, args.k) / static_cast<float>(args.k);
+    const F32x16 factor = Splat(1.0F / __builtin_sqrtf(mean + args.eps));
+    PrepareValues(args.format, args.k, out, [&](auto load) {
+      Block values = load(x);
+      values = {Mul(values.low, factor), Mul(values.high, factor)};
+      if (args.weight != nullptr) {
+        const Block weight = load(args.weight);
+        values = {Mul(values.low, weight.low), Mul(values.high, weight.high)};
+      }
+      return values;
+    });
+  }
+  return kOk;
+}
+
+int PrepareRows(const PrepareRowsArgs& args, WorkRange rows, Exec*) {
+  if (!ValidRow(args.format, args.k)) {
+    return kInvalidArgument;
+  }
+  for (uint32_t row = rows.begin; row < rows.end; ++row) {
+    const float* x = args.x + args.x_stride * row;
+    PrepareValues(args.format,
+                  args.k,
+                  static_cast<uint8_t*>(args.out) + args.out_stride_bytes * row,
+                  [&](auto load) { return load(x); });
+  }
+  return kOk;
+}
+
+int SwiGluRows(const SwiGluRowsArgs& args, WorkRange rows, Exec*) {
+  if (!ValidRow(args.format, args.k)) {
+    return kInvalidArgument;
+  }
+  for (uint32_t row = rows.begin; row < rows.end; ++row) {
+    const float* gate = args.gate + args.stride * row;
+    const float* up = args.up + args.stride * row;
+    PrepareValues(args.format,
+                  args.k,
+                  static_cast<uint8_t*>(args.out) + args.out_stride_bytes * row,
+                  [&](auto load) {
+                    const Block g = load(gate);
+                    const Block u = load(up);
+                    return Block{SwiGlu(g.low, u.low), SwiGlu(g.high, u.high)};
+                  });
+  }
+  return kOk;
+}
+
+}  // namespace spindle::kernels::SPINDLE_KERNEL_ISA

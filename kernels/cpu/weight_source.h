@@ -1,0 +1,152 @@
+// Where an int8 product takes the codes and scales of a panel from: the packed bytes as they are,
+// or a copy with one byte per code and fp32 scales, made once when many rows share it. Both give
+// the same numbers. Thread-safety: values that borrow the panel's memory.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/cpu/layout.h"
+#include "kernels/cpu/simd.h"
+
+namespace spindle::kernels::SPINDLE_KERNEL_ISA {
+
+template <DType kType>
+class PackedSource {
+ public:
+  static constexpr layout::CodeLayout kCodes = layout::CodeLayoutOf(kType);
+  static constexpr int kMaxCode = kCodes.max_code;
+  static constexpr uint32_t kGroup = GroupElements(kType);
+  static constexpr bool kHasMinimum = HasMinimum(kType);
+  // Whether dot products need -zero · Σ x added.
+  static constexpr bool kCorrected = ZeroCode(kType) != 0 && kUsesZeroCorrection<kMaxCode>;
+
+  PackedSource(const uint8_t* panel, uint32_t k)
+      : scales_(panel), codes_(panel + layout::ScaleBytes(kCodes.scale_kind, k)) {}
+
+  // The 8 code vectors of 32 inputs.
+  SPINDLE_INLINE_MEMBER void Codes(uint32_t block, CodeVec* out) const {
+    if constexpr (kCodes.nibbles) {
+      const uint8_t* from = codes_ + 4 * layout::kGroupCodeBytes * block;
+      for (uint32_t i = 0; i < 4; ++i) {
+        const CodeVec both = LoadCodes(from + layout::kGroupCodeBytes * i);
+        out[i] = LowNibbles(both);
+        out[i + 4] = HighNibbles(both);
+      }
+    } else {
+      const uint8_t* from = codes_ + 8 * layout::kGroupCodeBytes * block;
+      for (uint32_t i = 0; i < 8; ++i) {
+        out[i] = LoadCodes(from + layout::kGroupCodeBytes * i);
+      }
+    }
+  }
+
+  SPINDLE_INLINE_MEMBER void Prefetch(uint32_t block) const {
+    constexpr size_t kBlockBytes = (kCodes.nibbles ? 4 : 8) * layout::kGroupCodeBytes;
+    // About 1.5 µs of one core's share of the memory bandwidth ahead; runs over into the next
+    // panel.
+    constexpr size_t kAhead = 4096;
+    const uint8_t* from = codes_ + kBlockBytes * block + kAhead;
+    for (size_t i = 0; i < kBlockBytes; i += 64) {
+      __builtin_prefetch(from + i);
+    }
+  }
+
+  SPINDLE_INLINE_MEMBER F32x16 Scale(uint32_t group) const {
+    using layout::ScaleKind;
+    if constexpr (kCodes.scale_kind == ScaleKind::kHalf) {
+      return LoadHalf(scales_ + layout::kHalfVectorBytes * group);
+    } else if constexpr (kCodes.scale_kind == ScaleKind::kHalfMin) {
+      return LoadHalf(scales_ + 2 * layout::kHalfVectorBytes * group);
+    } else if constexpr (kCodes.scale_kind == ScaleKind::kSuperMin) {
+      const uint8_t* super = scales_ + layout::kSuperMinBytes * (group / 8);
+      return Mul(LoadHalf(super), LoadU8(SubScales(super, group)));
+    } else {
+      const uint8_t* super = scales_ + layout::kSuper16Bytes * (group / 16);
+      return Mul(LoadHalf(super),
+                 LoadS8(super + layout::kHalfVectorBytes + size_t{kPanelOutputs} * (group % 16)));
+    }
+  }
+
+  // REQUIRES: kHasMinimum
+  SPINDLE_INLINE_MEMBER F32x16 Minimum(uint32_t group) const {
+    if constexpr (kCodes.scale_kind == layout::ScaleKind::kHalfMin) {
+      return LoadHalf(scales_ + 2 * layout::kHalfVectorBytes * group + layout::kHalfVectorBytes);
+    } else {
+      const uint8_t* super = scales_ + layout::kSuperMinBytes * (group / 8);
+      return Mul(Sub(Zero(), LoadHalf(super + layout::kHalfVectorBytes)),
+                 LoadU8(SubScales(super, group) + kPanelOutputs));
+    }
+  }
+
+ private:
+  static const uint8_t* SubScales(const uint8_t* super, uint32_t group) {
+    return super + 2 * layout::kHalfVectorBytes + size_t{2} * kPanelOutputs * (group % 8);
+  }
+
+  const uint8_t* scales_;
+  const uint8_t* codes_;
+};
+
+// Memory of an expanded panel of k inputs.
+struct ExpandedPanel {
+  uint8_t* codes;  // [k / 4] groups of 64 bytes
+  float* scales;   // [k / group][16]
+  float* minima;   // [k / 32][16], where the type has minima
+};
+
+template <DType kType>
+class ExpandedSource {
+ public:
+  static constexpr int kMaxCode = PackedSource<kType>::kMaxCode;
+  static constexpr uint32_t kGroup = PackedSource<kType>::kGroup;
+  static constexpr bool kHasMinimum = PackedSource<kType>::kHasMinimum;
+  static constexpr bool kCorrected = PackedSource<kType>::kCorrected;
+
+  explicit ExpandedSource(const ExpandedPanel& panel) : panel_(panel) {}
+
+  SPINDLE_INLINE_MEMBER void Codes(uint32_t block, CodeVec* out) const {
+    for (uint32_t i = 0; i < 8; ++i) {
+      out[i] = LoadCodes(panel_.codes + layout::kGroupCodeBytes * (size_t{8} * block + i));
+    }
+  }
+
+  SPINDLE_INLINE_MEMBER void Prefetch(uint32_t) const {}
+
+  SPINDLE_INLINE_MEMBER F32x16 Scale(uint32_t group) const {
+    return Load(panel_.scales + size_t{kPanelOutputs} * group);
+  }
+
+  SPINDLE_INLINE_MEMBER F32x16 Minimum(uint32_t group) const {
+    return Load(panel_.minima + size_t{kPanelOutputs} * group);
+  }
+
+ private:
+  ExpandedPanel panel_;
+};
+
+// Copies a panel; the codes become code - zero.
+template <DType kType>
+SPINDLE_INLINE void Expand(const PackedSource<kType>& from,
+                           uint32_t k,
+                           int32_t zero,
+                           const ExpandedPanel& to) {
+  constexpr uint32_t kGroupsPerBlock = kActivationBlock / PackedSource<kType>::kGroup;
+  for (uint32_t block = 0; block < k / kActivationBlock; ++block) {
+    CodeVec codes[8];
+    from.Prefetch(block);
+    from.Codes(block, codes);
+    for (uint32_t i = 0; i < 8; ++i) {
+      StoreCodes(to.codes + layout::kGroupCodeBytes * (size_t{8} * block + i),
+                 SubtractZero(codes[i], zero));
+    }
+    for (uint32_t group = block * kGroupsPerBlock; group < (block + 1) * kGroupsPerBlock; ++group) {
+      Store(to.scales + size_t{kPanelOutputs} * group, from.Scale(group));
+    }
+    if constexpr (PackedSource<kType>::kHasMinimum) {
+      Store(to.minima + size_t{kPanelOutputs} * block, from.Minimum(block));
+    }
+  }
+}
+
+}  // namespace spindle::kernels::SPINDLE_KERNEL_ISA
