@@ -119,15 +119,16 @@ absl::StatusOr<serving::LoadedModel> LoadModel(const config::LoadOptions& option
                                     .count();
   ReadSamplingDefaults(*file, &loaded);
   const std::span<const TokenId> ends = loaded.tokenizer->end_ids();
-  SPINDLE_ASSIGN_OR_RETURN(loaded.engine,
-                           engine::Engine::Create(options.engine,
-                                                  std::move(model),
-                                                  std::move(store),
-                                                  std::move(pool),
-                                                  *kernels,
-                                                  {ends.begin(), ends.end()},
-                                                  registry,
-                                                  clock));
+  SPINDLE_ASSIGN_OR_RETURN(
+      loaded.engine,
+      engine::Engine::Create(config::ResolveEngineOptions(options, shape.max_model_len),
+                             std::move(model),
+                             std::move(store),
+                             std::move(pool),
+                             *kernels,
+                             {ends.begin(), ends.end()},
+                             registry,
+                             clock));
   registry.AddGauge("spindle_model_load_seconds", "Time from start to a loaded model.")
       .Set(ToSeconds(clock.Now() - started));
   return loaded;

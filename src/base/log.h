@@ -11,16 +11,9 @@
 #include <fmt/format.h>
 
 #include "absl/status/status.h"
+#include "base/log_options.h"
 
 namespace spindle::log {
-
-enum class Level : unsigned char { kTrace, kDebug, kInfo, kWarn, kError };
-
-struct Options {
-  Level level = Level::kInfo;
-  bool json = false;
-  std::string file;  // empty = stderr
-};
 
 // Called once by app; later calls (SIGHUP) reopen the file and change the level.
 // ERRORS: kUnavailable when the file cannot be opened.

@@ -1,6 +1,6 @@
 #include "config/load_options.h"
 
-#include <limits>
+#include <algorithm>
 
 #include "base/prefix_key.h"
 
@@ -62,7 +62,8 @@ void AddKvOptions(OptionTable& table, LoadOptions& options) {
       .aliases = {"--cache-type-k", "-ctk"};
 }
 
-void AddSchedulerOptions(OptionTable& table, engine::EngineOptions& engine) {
+void AddSchedulerOptions(OptionTable& table, LoadOptions& options) {
+  engine::EngineOptions& engine = options.engine;
   table.Uint32("max-num-seqs", &engine.max_num_seqs, 1, 4096, "sequences decoding together")
       .aliases = {"--parallel", "-np"};
   table
@@ -78,6 +79,12 @@ void AddSchedulerOptions(OptionTable& table, engine::EngineOptions& engine) {
                                          {{"priority", engine::SchedulingPolicy::kPriority},
                                           {"fcfs", engine::SchedulingPolicy::kFcfs}},
                                          "order of waiting requests");
+  table.OptionalUint32("max-queue-size", &options.max_queue_size, 1, 1U << 20, "requests waiting")
+      .shown_default = "4 times --max-num-seqs, at least 16";
+  table
+      .OptionalUint32(
+          "max-queue-tokens", &options.max_queue_tokens, 64, 1U << 30, "prompt tokens waiting")
+      .shown_default = "8 times --max-model-len";
   table.Seconds("priority-aging",
                 &engine.priority_aging,
                 "waiting time that raises a request by one priority class");
@@ -115,7 +122,7 @@ void AddLoadOptions(OptionTable& table, LoadOptions& options) {
                       "context per sequence; default: as trained")
       .aliases = {"--ctx-size", "-c"};
   AddRopeOptions(table, options.model.rope);
-  AddSchedulerOptions(table, options.engine);
+  AddSchedulerOptions(table, options);
   AddKvOptions(table, options);
   table.Add({.name = "threads",
              .aliases = {"-t", "--threads-batch", "-tb"},
@@ -134,6 +141,15 @@ void AddLoadOptions(OptionTable& table, LoadOptions& options) {
                "bind each compute thread to one CPU of the affinity mask");
   table.Text(
       "isa", "auto|baseline|avx2|avx512|amx", &options.isa, "instruction set of the kernels");
+}
+
+engine::EngineOptions ResolveEngineOptions(const LoadOptions& options, uint32_t max_model_len) {
+  engine::EngineOptions engine = options.engine;
+  engine.max_queue_size =
+      options.max_queue_size.value_or(std::max<uint32_t>(16, 4 * engine.max_num_seqs));
+  engine.max_queue_tokens = options.max_queue_tokens.value_or(8 * max_model_len);
+  engine.prefix_cache = options.kv.prefix_cache;
+  return engine;
 }
 
 DType ResolveKvType(const LoadOptions& options) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "base/dtype.h"
@@ -21,9 +22,11 @@ struct LoadOptions {
   std::string chat_template;   // file or text; empty = from the model
   model::ModelOptions model;
   engine::EngineOptions engine;
-  kv::KvOptions kv;                // host_bytes 0 = chosen from the machine
-  KvType kv_type = KvType::kAuto;  // auto: bf16, or f32 with --dtype f32
-  uint32_t threads = 0;            // 0 = usable CPUs
+  std::optional<uint32_t> max_queue_size;    // unset = max(16, 4 × max_num_seqs)
+  std::optional<uint32_t> max_queue_tokens;  // unset = 8 × max_model_len
+  kv::KvOptions kv;                          // host_bytes 0 = chosen from the machine
+  KvType kv_type = KvType::kAuto;            // auto: bf16, or f32 with --dtype f32
+  uint32_t threads = 0;                      // 0 = usable CPUs
   bool pin_threads = false;
   std::string isa = "auto";  // kernel table
 };
@@ -31,6 +34,10 @@ struct LoadOptions {
 // Adds the flags of the structure, with llama.cpp's and vLLM's spellings, to a table. Fields are
 // borrowed.
 void AddLoadOptions(OptionTable& table, LoadOptions& options);
+
+// Engine options with what depends on other options or on the model filled in.
+[[nodiscard]] engine::EngineOptions ResolveEngineOptions(const LoadOptions& options,
+                                                         uint32_t max_model_len);
 
 // The element type the KV store uses.
 [[nodiscard]] DType ResolveKvType(const LoadOptions& options);

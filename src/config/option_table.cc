@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <set>
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
@@ -181,8 +180,8 @@ Option& OptionTable::OptionalFloat(
               }});
 }
 
-void OptionTable::Ignore(std::string flag, bool takes_value) {
-  ignored_.push_back({std::move(flag), takes_value});
+void OptionTable::Ignore(std::string flag, std::string short_form, bool takes_value) {
+  ignored_.push_back({std::move(flag), std::move(short_form), takes_value});
 }
 
 const Option* OptionTable::Find(std::string_view name) const {
@@ -248,25 +247,24 @@ absl::Status OptionTable::ReadFile(const std::string& path,
   return absl::OkStatus();
 }
 
-absl::Status OptionTable::ReadEnvironment(
-    const std::map<std::string, std::string>& environment,
-    std::map<std::string, std::vector<std::string>>* values) const {
-  std::set<std::string> known;
+void OptionTable::ReadEnvironment(const std::map<std::string, std::string>& environment,
+                                  std::map<std::string, std::vector<std::string>>* values,
+                                  std::vector<std::string>* warnings) const {
+  // Kubernetes gives every pod such addresses for a service named "spindle"; they are not options.
+  static constexpr std::string_view kServiceAddress = "tcp://";
+  std::map<std::string, const Option*> known;
   for (const Option& option : options_) {
-    const std::string variable = VariableName(option.name);
-    known.insert(variable);
-    const auto it = environment.find(variable);
-    if (it != environment.end()) {
-      (*values)[option.name] =
-          option.repeatable ? SplitCommas(it->second) : std::vector<std::string>{it->second};
-    }
+    known[VariableName(option.name)] = &option;
   }
   for (const auto& [name, value] : environment) {
-    if (known.count(name) == 0) {
-      return absl::InvalidArgumentError(fmt::format("unknown environment variable {}", name));
+    const auto it = known.find(name);
+    if (it == known.end() || value.rfind(kServiceAddress, 0) == 0) {
+      warnings->push_back("environment variable " + name + " is no option and is ignored");
+      continue;
     }
+    (*values)[it->second->name] =
+        it->second->repeatable ? SplitCommas(value) : std::vector<std::string>{value};
   }
-  return absl::OkStatus();
 }
 
 // CLI11 knows one-letter short options only; llama.cpp's longer ones ("-np", "-ctk") become the
@@ -279,6 +277,11 @@ std::vector<std::string> OptionTable::LongSpellings(
       if (alias.size() > 2 && alias[1] != '-') {
         spellings[alias] = "--" + option.name;
       }
+    }
+  }
+  for (const Ignored& ignored : ignored_) {
+    if (!ignored.short_form.empty()) {
+      spellings[ignored.short_form] = ignored.flag;
     }
   }
   std::vector<std::string> result;
@@ -389,7 +392,7 @@ absl::Status OptionTable::Parse(const std::string& command,
   std::map<std::string, std::vector<std::string>> flags;
   SPINDLE_RETURN_IF_ERROR(ReadFlags(command, summary, arguments, &flags, positional, warnings));
   std::map<std::string, std::vector<std::string>> variables;
-  SPINDLE_RETURN_IF_ERROR(ReadEnvironment(environment, &variables));
+  ReadEnvironment(environment, &variables, warnings);
   std::map<std::string, std::vector<std::string>> values;
   for (const auto* layer : {&flags, &variables}) {
     if (const auto config = layer->find("config"); config != layer->end()) {

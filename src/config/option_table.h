@@ -91,7 +91,8 @@ class OptionTable {
 
   // A spelling of another program that means nothing here: accepted with one warning line.
   // `takes_value` as there.
-  void Ignore(std::string flag, bool takes_value);
+  // `short_form`: another spelling with one dash, or empty.
+  void Ignore(std::string flag, std::string short_form, bool takes_value);
 
   // Applies flags over environment over file. `positional` receives the non-option argument, if the
   // command takes one. `environment` holds NAME → value of SPINDLE_* variables. Warnings are
@@ -114,6 +115,7 @@ class OptionTable {
  private:
   struct Ignored {
     std::string flag;
+    std::string short_form;
     bool takes_value;
   };
 
@@ -121,8 +123,9 @@ class OptionTable {
   [[nodiscard]] std::string Suggest(std::string_view unknown) const;
   absl::Status ReadFile(const std::string& path,
                         std::map<std::string, std::vector<std::string>>* values) const;
-  absl::Status ReadEnvironment(const std::map<std::string, std::string>& environment,
-                               std::map<std::string, std::vector<std::string>>* values) const;
+  void ReadEnvironment(const std::map<std::string, std::string>& environment,
+                       std::map<std::string, std::vector<std::string>>* values,
+                       std::vector<std::string>* warnings) const;
   absl::Status ReadFlags(const std::string& command,
                          const std::string& summary,
                          const std::vector<std::string>& arguments,

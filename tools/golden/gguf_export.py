@@ -59,7 +59,7 @@ def random_k_blocks(shape, kind, rng):
         put(208, 0.0006 * spread, 0.0009 * spread)  # codes are centred, scales signed
     else:
         top = 15 if kind == Type.Q4_K else 31
-        scale = spread / 60.0 * (15 / top)
+        scale = spread / 200.0 * (15 / top)  # sub-scales average 31
         put(0, 0.9 * scale, 1.1 * scale)
         put(2, 0.9 * scale * top / 2, 1.1 * scale * top / 2)  # the minimum centres the codes
     return blocks.reshape(shape[0], -1)

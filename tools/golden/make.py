@@ -65,7 +65,8 @@ def make_tiny(name):
         # GGUF files of these models carry no window: converters do not write one.
         config = type(config)(**dict(config.to_dict(), sliding_window=None, use_sliding_window=False,
                                      layer_types=None))
-        model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
+    # A fresh object: the conversion of `model` to the file's type has rounded its rotation frequencies too.
+    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").float().eval()
     gguf_export.load_into(path, model)
     golden_file.write(GOLDEN / "logits" / f"{name}.gguf.golden", provenance(path), logits_of(model, prompts))
     for written in [path, *(GOLDEN / "models" / name).glob("*")]:

@@ -95,9 +95,8 @@ def make(name, seed):
             elif key.endswith("bias"):
                 weight.copy_(0.3 * torch.randn_like(weight))
             elif "embed_tokens" in key:
-                weight.copy_(torch.randn_like(weight))
-            elif "lm_head" in key:
-                weight.copy_(2.0 * torch.randn_like(weight) / weight.shape[1] ** 0.5)
+                # A tied embedding is the head too: smaller, else every token predicts itself.
+                weight.copy_((0.25 if config.tie_word_embeddings else 1.0) * torch.randn_like(weight))
             else:
                 gain = 1.5 if ("q_proj" in key or "k_proj" in key) else 1.0
                 weight.copy_(gain * torch.randn_like(weight) / weight.shape[1] ** 0.5)

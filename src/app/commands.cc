@@ -1,0 +1,146 @@
+#include "app/commands.h"
+
+#include <cstdio>
+#include <map>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "app/load_progress.h"
+#include "app/model_loader.h"
+#include "app/server_process.h"
+#include "base/log.h"
+#include "cli/chat.h"
+#include "cli/inspect.h"
+#include "config/environment.h"
+#include "config/serve_options.h"
+
+namespace spindle::app {
+namespace {
+
+// Parses and prints what goes wrong; nullopt = go on.
+std::optional<int> ParseArguments(config::OptionTable& table,
+                                  const std::string& command,
+                                  const std::string& summary,
+                                  const std::vector<std::string>& arguments,
+                                  std::string* model) {
+  std::vector<std::string> warnings;
+  std::string positional;
+  const absl::Status status =
+      table.Parse(command, summary, arguments, config::SpindleVariables(), &positional, &warnings);
+  if (absl::IsCancelled(status)) {
+    return kExitOk;
+  }
+  if (!status.ok()) {
+    return Fatal(kExitUsage, status);
+  }
+  if (!positional.empty()) {
+    *model = positional;
+  }
+  for (const std::string& warning : warnings) {
+    log::Warn("option", {{"warning", warning}});
+  }
+  return std::nullopt;
+}
+
+ExitCode ModelExitCode(const absl::Status& status) {
+  return status.code() == absl::StatusCode::kResourceExhausted ? kExitMemory : kExitModel;
+}
+
+}  // namespace
+
+int Fatal(ExitCode code, std::string_view reason) {
+  fmt::print(stderr, "fatal: {}\n", reason);
+  return code;
+}
+
+int Fatal(ExitCode code, const absl::Status& status) {
+  return Fatal(code, std::string(status.message()));
+}
+
+int ServeCommand(const std::vector<std::string>& arguments) {
+  config::ServeOptions options;
+  config::OptionTable table;
+  config::AddServeOptions(table, options);
+  if (const auto code = ParseArguments(table,
+                                       "spindle serve",
+                                       "Serves a model over HTTP and gRPC.",
+                                       arguments,
+                                       &options.load.model_path)) {
+    return *code;
+  }
+  if (const absl::Status status = config::FinishServeOptions(&options); !status.ok()) {
+    return Fatal(kExitUsage, status);
+  }
+  if (const absl::Status status = log::Configure(options.log); !status.ok()) {
+    return Fatal(kExitUsage, status);
+  }
+  return ServerProcess(std::move(options), table.effective()).Run();
+}
+
+int ChatCommand(const std::vector<std::string>& arguments) {
+  config::LoadOptions load;
+  load.engine.max_num_seqs = 1;
+  cli::ChatOptions chat;
+  config::OptionTable table;
+  config::AddLoadOptions(table, load);
+  table.Text("prompt", "TEXT", &chat.prompt, "answer one prompt and end").aliases = {"-p"};
+  table.Text("system", "TEXT", &chat.system, "system message");
+  table
+      .OptionalFloat(
+          "temperature", &chat.temperature, 0.0F, 2.0F, "sampling temperature, 0 = greedy")
+      .aliases = {"--temp"};
+  table.OptionalFloat("top-p", &chat.top_p, 0.0F, 1.0F, "top-p");
+  table.OptionalUint32("seed", &chat.seed, 0, UINT32_MAX, "seed").aliases = {"-s"};
+  table.OptionalUint32("max-tokens", &chat.max_tokens, 1, 1U << 24, "tokens of an answer")
+      .aliases = {"-n"};
+  if (const auto code = ParseArguments(table,
+                                       "spindle chat",
+                                       "Talks to a model in the terminal.",
+                                       arguments,
+                                       &load.model_path)) {
+    return *code;
+  }
+  if (load.model_path.empty()) {
+    return Fatal(kExitUsage, "MODEL is required: a GGUF file, safetensors file or model folder");
+  }
+  log::SetLevel(log::Level::kWarn);
+  metrics::Registry registry({});
+  serving::ServingOptions serving;
+  serving.served_names = {"chat"};
+  serving::CompletionService service(serving, registry, SteadyClock());
+  {
+    LoadProgressBar bar("loading");
+    absl::StatusOr<serving::LoadedModel> model =
+        LoadModel(load, registry, SteadyClock(), [&bar](double fraction) { bar.Show(fraction); });
+    if (!model.ok()) {
+      return Fatal(ModelExitCode(model.status()), model.status());
+    }
+    service.SetModel(*std::move(model));
+  }
+  const absl::Status status = cli::Chat(service, chat);
+  service.Shutdown(SteadyClock().Now());
+  return status.ok() ? kExitOk : Fatal(kExitRuntime, status);
+}
+
+int InspectCommand(const std::vector<std::string>& arguments) {
+  cli::InspectOptions options;
+  config::OptionTable table;
+  config::AddLoadOptions(table, options.load);
+  table.Switch("tensors", &options.tensors, "list every tensor");
+  table.Switch("json", &options.json, "print JSON");
+  if (const auto code = ParseArguments(table,
+                                       "spindle inspect",
+                                       "Shows what a model file holds and the memory it takes.",
+                                       arguments,
+                                       &options.load.model_path)) {
+    return *code;
+  }
+  if (options.load.model_path.empty()) {
+    return Fatal(kExitUsage, "MODEL is required: a GGUF file, safetensors file or model folder");
+  }
+  const absl::Status status = cli::Inspect(options);
+  return status.ok() ? kExitOk : Fatal(ModelExitCode(status), status);
+}
+
+}  // namespace spindle::app

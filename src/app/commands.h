@@ -1,0 +1,30 @@
+// The commands of the binary. Each parses its own arguments and returns the process's exit code
+// (API specification, 19.4). Thread-safety: call from the main thread, once.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+
+namespace spindle::app {
+
+enum ExitCode : int {
+  kExitOk = 0,
+  kExitRuntime = 1,
+  kExitUsage = 2,
+  kExitModel = 3,
+  kExitListen = 4,
+  kExitMemory = 5,
+};
+
+int ServeCommand(const std::vector<std::string>& arguments);
+int ChatCommand(const std::vector<std::string>& arguments);
+int InspectCommand(const std::vector<std::string>& arguments);
+
+// Prints "fatal: <reason>" as the last line of standard error and returns `code`.
+int Fatal(ExitCode code, std::string_view reason);
+int Fatal(ExitCode code, const absl::Status& status);
+
+}  // namespace spindle::app
