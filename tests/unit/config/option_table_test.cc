@@ -1,0 +1,107 @@
+#include "config/option_table.h"
+
+#include <fstream>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace spindle::config {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+class OptionTableTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    table_.Text("config", "FILE", &config_, "YAML file");
+    table_.Uint32("max-num-seqs", &seqs_, 1, 64, "sequences").aliases = {"--parallel", "-np"};
+    table_.Switch("metrics", &metrics_, "serve metrics");
+    table_.TextList("served-model-name", "NAME", &names_, "names").aliases = {"-a"};
+    table_.TextList("api-key", "KEY", &keys_, "key").secret = true;
+    table_.Ignore("--flash-attn", "-fa", false);
+    table_.Ignore("--n-gpu-layers", "-ngl", true);
+  }
+
+  absl::Status Parse(const std::vector<std::string>& arguments) {
+    return table_.Parse("test", "A test.", arguments, environment_, &positional_, &warnings_);
+  }
+
+  std::string WriteFile(const std::string& text) {
+    const std::string path = ::testing::TempDir() + "option_table_test.yaml";
+    std::ofstream(path) << text;
+    return path;
+  }
+
+  OptionTable table_;
+  std::map<std::string, std::string> environment_;
+  std::vector<std::string> warnings_;
+  std::string positional_;
+  std::string config_;
+  uint32_t seqs_ = 16;
+  bool metrics_ = true;
+  std::vector<std::string> names_;
+  std::vector<std::string> keys_;
+};
+
+TEST_F(OptionTableTest, FlagsWinOverEnvironmentOverFile) {
+  const std::string path = WriteFile("max_num_seqs: 2\nmetrics: off\nserved_model_name: [a, b]\n");
+  environment_ = {{"SPINDLE_MAX_NUM_SEQS", "3"}};
+  ASSERT_TRUE(Parse({"--config", path}).ok());
+  EXPECT_EQ(seqs_, 3U);
+  EXPECT_FALSE(metrics_);
+  EXPECT_THAT(names_, ElementsAre("a", "b"));
+  ASSERT_TRUE(Parse({"--config", path, "--max-num-seqs", "4", "--metrics"}).ok());
+  EXPECT_EQ(seqs_, 4U);
+  EXPECT_TRUE(metrics_);
+}
+
+TEST_F(OptionTableTest, AcceptsOtherSpellingsAndPositional) {
+  ASSERT_TRUE(Parse({"-np", "5", "-a", "x", "-a", "y", "model.gguf", "-fa", "-ngl", "99"}).ok());
+  EXPECT_EQ(seqs_, 5U);
+  EXPECT_THAT(names_, ElementsAre("x", "y"));
+  EXPECT_EQ(positional_, "model.gguf");
+  EXPECT_EQ(warnings_.size(), 2U);
+  ASSERT_TRUE(Parse({"--parallel=6", "--no-metrics"}).ok());
+  EXPECT_EQ(seqs_, 6U);
+  EXPECT_FALSE(metrics_);
+}
+
+TEST_F(OptionTableTest, UnknownNamesGetASuggestion) {
+  EXPECT_THAT(std::string(Parse({"--max-num-seq", "4"}).message()),
+              HasSubstr("did you mean '--max-num-seqs'?"));
+  const std::string path = WriteFile("max_num_sseqs: 2\n");
+  const std::string message(Parse({"--config", path}).message());
+  EXPECT_THAT(message, HasSubstr("unknown key 'max_num_sseqs'; did you mean 'max-num-seqs'?"));
+}
+
+TEST_F(OptionTableTest, OutOfRangeNamesOptionAndRange) {
+  EXPECT_THAT(std::string(Parse({"--max-num-seqs", "0"}).message()),
+              HasSubstr("--max-num-seqs must be an integer in 1..64, got '0'"));
+}
+
+TEST_F(OptionTableTest, ABrokenFileIsRefused) {
+  EXPECT_FALSE(Parse({"--config", WriteFile("- a\n- b\n")}).ok());
+  EXPECT_FALSE(Parse({"--config", WriteFile("a: [")}).ok());
+  EXPECT_FALSE(Parse({"--config", "/nonexistent.yaml"}).ok());
+  EXPECT_FALSE(Parse({"--config", WriteFile("max_num_seqs: [1, 2]\n")}).ok());
+}
+
+TEST_F(OptionTableTest, StrangeVariablesAreWarnedAbout) {
+  environment_ = {{"SPINDLE_MAX_NUM_SEQS", "tcp://10.0.0.1:80"},
+                  {"SPINDLE_SERVICE_HOST", "10.0.0.1"}};
+  ASSERT_TRUE(Parse({}).ok());
+  EXPECT_EQ(warnings_.size(), 2U);
+  EXPECT_EQ(seqs_, 16U);
+}
+
+TEST_F(OptionTableTest, SecretsAreMasked) {
+  ASSERT_TRUE(Parse({"--api-key", "hush"}).ok());
+  for (const auto& [name, value] : table_.effective()) {
+    EXPECT_EQ(value.find("hush"), std::string::npos) << name;
+  }
+  EXPECT_THAT(keys_, ElementsAre("hush"));
+}
+
+}  // namespace
+}  // namespace spindle::config

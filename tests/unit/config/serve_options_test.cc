@@ -1,0 +1,83 @@
+#include "config/serve_options.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace spindle::config {
+namespace {
+
+using ::testing::ElementsAre;
+
+absl::StatusOr<ServeOptions> ParseServe(const std::vector<std::string>& arguments) {
+  ServeOptions options;
+  OptionTable table;
+  AddServeOptions(table, options);
+  std::vector<std::string> warnings;
+  absl::Status status =
+      table.Parse("serve", "", arguments, {}, &options.load.model_path, &warnings);
+  if (status.ok()) {
+    status = FinishServeOptions(&options);
+  }
+  if (!status.ok()) {
+    return status;
+  }
+  return options;
+}
+
+TEST(ServeOptionsTest, TheServedNameFollowsTheFile) {
+  EXPECT_THAT(ParseServe({"/models/tiny.gguf"})->serving.served_names, ElementsAre("tiny"));
+  EXPECT_THAT(ParseServe({"/models/Qwen2.5-0.5B/"})->serving.served_names,
+              ElementsAre("Qwen2.5-0.5B"));
+  EXPECT_THAT(ParseServe({"/m/a.gguf", "-a", "x"})->serving.served_names, ElementsAre("x"));
+}
+
+TEST(ServeOptionsTest, AModelIsRequired) {
+  EXPECT_FALSE(ParseServe({}).ok());
+}
+
+TEST(ServeOptionsTest, SpellingsOfOtherServersWork) {
+  const auto options =
+      ParseServe({"m.gguf", "-c",   "4096", "-np",    "2",   "-b", "256", "-t",
+                  "1",      "-ctk", "f32",  "--temp", "0.5", "-n", "7",   "--threads-http",
+                  "3",      "-to",  "9",    "-ngl",   "0",   "-fa"});
+  ASSERT_TRUE(options.ok()) << options.status();
+  EXPECT_EQ(options->load.model.max_model_len, 4096U);
+  EXPECT_EQ(options->load.engine.max_num_seqs, 2U);
+  EXPECT_EQ(options->load.engine.max_num_batched_tokens, 256U);
+  EXPECT_EQ(options->load.threads, 1U);
+  EXPECT_EQ(options->load.kv_type, KvType::kF32);
+  EXPECT_EQ(options->serving.temperature, 0.5F);
+  EXPECT_EQ(options->serving.default_max_tokens, 7U);
+  EXPECT_EQ(options->http.num_threads, 3U);
+  EXPECT_EQ(options->load.engine.request_timeout, std::chrono::seconds(9));
+}
+
+TEST(ServeOptionsTest, QueueBoundsFollowTheBatch) {
+  const auto options = ParseServe({"m.gguf", "--max-num-seqs", "10"});
+  ASSERT_TRUE(options.ok());
+  const engine::EngineOptions engine = ResolveEngineOptions(options->load, 2048);
+  EXPECT_EQ(engine.max_queue_size, 40U);
+  EXPECT_EQ(engine.max_queue_tokens, 8U * 2048);
+  EXPECT_EQ(
+      ResolveEngineOptions(ParseServe({"m.gguf", "--max-num-seqs", "1"})->load, 64).max_queue_size,
+      16U);
+}
+
+TEST(ServeOptionsTest, ExactModeKeepsKvInFp32) {
+  EXPECT_EQ(ResolveKvType(ParseServe({"m.gguf"})->load), DType::kBF16);
+  EXPECT_EQ(ResolveKvType(ParseServe({"m.gguf", "--dtype", "f32"})->load), DType::kF32);
+  EXPECT_EQ(
+      ResolveKvType(ParseServe({"m.gguf", "--dtype", "f32", "--kv-cache-dtype", "bf16"})->load),
+      DType::kBF16);
+}
+
+TEST(ServeOptionsTest, TlsNeedsBothFiles) {
+  EXPECT_FALSE(ParseServe({"m.gguf", "--tls-cert", "c.pem"}).ok());
+}
+
+TEST(ServeOptionsTest, DuplicateNamesAreRefused) {
+  EXPECT_FALSE(ParseServe({"m.gguf", "-a", "x", "-a", "x"}).ok());
+}
+
+}  // namespace
+}  // namespace spindle::config

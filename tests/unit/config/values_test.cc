@@ -1,0 +1,49 @@
+#include <gtest/gtest.h>
+
+#include "config/option_table.h"
+
+namespace spindle::config {
+namespace {
+
+TEST(ParseBytesTest, KnowsBinaryAndDecimalUnits) {
+  EXPECT_EQ(*ParseBytes("512"), 512U);
+  EXPECT_EQ(*ParseBytes("1KiB"), 1024U);
+  EXPECT_EQ(*ParseBytes("1.5MiB"), 1572864U);
+  EXPECT_EQ(*ParseBytes("2GB"), 2000000000U);
+}
+
+TEST(ParseBytesTest, RefusesWhatIsNoSize) {
+  for (const char* text : {"", "x", "-1", "1XiB", "1 MiB", "nan", "inf", "1e300GiB"}) {
+    EXPECT_FALSE(ParseBytes(text).ok()) << text;
+  }
+}
+
+TEST(ParseSecondsTest, PlainNumbersAreSeconds) {
+  EXPECT_EQ(*ParseSeconds("2"), std::chrono::seconds(2));
+  EXPECT_EQ(*ParseSeconds("1.5"), std::chrono::milliseconds(1500));
+  EXPECT_EQ(*ParseSeconds("250ms"), std::chrono::milliseconds(250));
+  EXPECT_EQ(*ParseSeconds("2m"), std::chrono::minutes(2));
+  EXPECT_EQ(*ParseSeconds("1h"), std::chrono::hours(1));
+  EXPECT_FALSE(ParseSeconds("soon").ok());
+}
+
+TEST(ParseBoolTest, KnowsThreeSpellings) {
+  for (const char* text : {"true", "1", "on"}) {
+    EXPECT_TRUE(*ParseBool(text)) << text;
+  }
+  for (const char* text : {"false", "0", "off"}) {
+    EXPECT_FALSE(*ParseBool(text)) << text;
+  }
+  EXPECT_FALSE(ParseBool("yes").ok());
+}
+
+TEST(ParseUintTest, NamesTheRange) {
+  EXPECT_EQ(*ParseUint("7", 1, 10), 7U);
+  const auto status = ParseUint("11", 1, 10).status();
+  EXPECT_NE(status.message().find("1..10"), std::string::npos);
+  EXPECT_FALSE(ParseUint("5x", 1, 10).ok());
+  EXPECT_FALSE(ParseUint("-5", 0, 10).ok());
+}
+
+}  // namespace
+}  // namespace spindle::config
