@@ -19,6 +19,7 @@ struct ApiError {
   std::string message;
   std::optional<std::string> param;                     // dotted path with indexes
   std::vector<std::pair<std::string, int64_t>> extras;  // further integer keys of the error object
+  std::optional<double> progress;  // model_loading: a further key of the error object, in [0, 1]
   std::optional<std::chrono::milliseconds> retry_after;
   std::optional<bool> should_retry;  // x-should-retry header
 };

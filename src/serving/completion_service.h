@@ -1,5 +1,6 @@
 // What the API means: validates requests, renders and tokenises prompts, starts generations. No
-// sockets. Thread-safety: thread-safe.
+// sockets. Thread-safety: thread-safe. Lifetime: the registry and the clock must outlive the
+// service, the service its generations.
 //
 // Before SetModel every call that needs the model answers 503 model_loading (with the load fraction
 // as extra).
@@ -50,6 +51,9 @@ struct Caller {
 
 enum class Endpoint : uint8_t { kChat, kCompletions };
 
+// SamplingParams::max_tokens of a typed request without a limit: the rest of the context.
+inline constexpr uint32_t kRestOfContext = UINT32_MAX;
+
 // A validated, tokenised request: what to generate and how to present it.
 struct PreparedRequest {
   Endpoint endpoint = Endpoint::kChat;
@@ -57,6 +61,7 @@ struct PreparedRequest {
   std::vector<std::vector<TokenId>> prompts;  // ≥ 1
   std::vector<std::string> prompt_texts;      // echoed text per prompt (completions with echo)
   SamplingParams sampling;
+  bool max_tokens_given = false;  // sampling.max_tokens is the client's, not a default
   std::vector<std::string> stop;
   bool include_stop = false;
   bool skip_special_tokens = true;
@@ -70,7 +75,8 @@ struct PreparedRequest {
   std::string cache_salt;
   int32_t priority = 0;
   uint32_t best_of = 0;                     // > n: the n best by mean log-probability are returned
-  std::vector<std::string> ignored_fields;  // x-spindle-ignored
+  std::vector<std::string> ignored_fields;  // x-spindle-ignored: at most 16 names, made header-safe
+  std::string request_id;                   // the body's request_id field; the header's wins
 };
 
 class CompletionService {
@@ -101,6 +107,9 @@ class CompletionService {
   [[nodiscard]] Result<PreparedRequest> Prepare(Endpoint endpoint,
                                                 std::string_view body,
                                                 const Caller& caller) const;
+  // What a typed caller starts from: the server's and the model's sampling defaults, a fresh seed
+  // and kRestOfContext. REQUIRES: ready.
+  [[nodiscard]] SamplingParams DefaultSampling() const;
   // For callers with typed input (gRPC, terminal chat): fills defaults and checks ranges, context
   // and model name of a request whose prompts are already tokens.
   [[nodiscard]] Result<PreparedRequest> Validate(PreparedRequest request) const;
@@ -118,6 +127,10 @@ class CompletionService {
   // The /v1/models list, or one entry.
   [[nodiscard]] Result<std::string> ListModels() const;
   [[nodiscard]] Result<std::string> GetModel(std::string_view id) const;
+
+  // Counts a refusal that the transport made itself (check 5, limits of a key) in
+  // spindle_requests_rejected_total. Prepare, Validate and Start count theirs.
+  void RecordRejection(const ApiError& error) const;
 
   // Null before SetModel.
   [[nodiscard]] const text::Tokenizer* tokenizer() const;

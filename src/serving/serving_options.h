@@ -28,6 +28,10 @@ struct ServingOptions {
   std::optional<int32_t> top_k;
   std::optional<float> min_p;
   std::optional<uint64_t> seed;
+  // For the model listing only; 0 = not listed.
+  uint32_t max_num_seqs = 0;
+  uint32_t max_queue_size = 0;
+  uint64_t max_body_bytes = 0;
 };
 
 }  // namespace spindle::serving

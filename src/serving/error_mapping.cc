@@ -1,0 +1,145 @@
+#include "serving/error_mapping.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "base/log.h"
+#include "serving/prompt_builder.h"
+
+namespace spindle::serving {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+ApiError Error(int status, std::string type, std::string code, std::string message) {
+  ApiError error;
+  error.http_status = status;
+  error.type = std::move(type);
+  error.code = std::move(code);
+  error.message = std::move(message);
+  return error;
+}
+
+ApiError GenerationTimeout() {
+  ApiError error =
+      Error(504, "timeout_error", "generation_timeout", "The request ran out of its time.");
+  error.should_retry = false;
+  return error;
+}
+
+// Nobody is left to read this unless an operator cancelled; 499 is what logs and metrics show.
+ApiError Cancelled(std::string_view who) {
+  ApiError error = Error(499,
+                         "invalid_request_error",
+                         "request_cancelled",
+                         fmt::format("The request was cancelled: {}.", who));
+  error.should_retry = false;
+  return error;
+}
+
+ApiError KvCapacityExceeded(std::string_view param, std::string message) {
+  return InvalidRequest("kv_capacity_exceeded", std::string(param), std::move(message));
+}
+
+}  // namespace
+
+milliseconds RetryAfter(milliseconds estimate) {
+  return std::clamp<milliseconds>(std::chrono::ceil<seconds>(estimate), seconds(1), seconds(60));
+}
+
+ApiError QueueFull(milliseconds estimate) {
+  ApiError error =
+      Error(429, "rate_limit_error", "queue_full", "The request queue is full; try again later.");
+  error.retry_after = RetryAfter(estimate);
+  error.should_retry = true;
+  return error;
+}
+
+ApiError ShuttingDown(milliseconds time_left) {
+  ApiError error = Error(503, "overloaded_error", "shutting_down", "The server is shutting down.");
+  error.retry_after = RetryAfter(time_left);
+  error.should_retry = true;
+  return error;
+}
+
+ApiError ModelLoading(double progress, milliseconds time_left) {
+  ApiError error =
+      Error(503, "overloaded_error", "model_loading", "The model is still being loaded.");
+  error.progress = progress;
+  error.retry_after = RetryAfter(time_left);
+  error.should_retry = true;
+  return error;
+}
+
+ApiError FromRefusal(const engine::SubmitRefusal& refusal, std::string_view param) {
+  using enum engine::SubmitRefusal::Kind;
+  switch (refusal.kind) {
+    case kQueueFull:
+      return QueueFull(refusal.retry_after);
+    case kNeverFits: {
+      ApiError error = KvCapacityExceeded(
+          param,
+          fmt::format("The request needs {} bytes of KV memory; the server has {}.",
+                      refusal.needed_bytes,
+                      refusal.capacity_bytes));
+      error.extras = {{"needed_bytes", static_cast<int64_t>(refusal.needed_bytes)},
+                      {"capacity_bytes", static_cast<int64_t>(refusal.capacity_bytes)}};
+      return error;
+    }
+    case kContextExceeded:
+      return InvalidRequest("context_length_exceeded",
+                            std::string(param),
+                            "The prompt and the token limit together exceed the context.");
+    case kShuttingDown:
+      return ShuttingDown(refusal.retry_after);
+    case kDeadlinePassed:
+      return GenerationTimeout();
+  }
+  return InternalError();
+}
+
+ApiError FromEnd(const engine::StreamEvent& event, std::string_view param) {
+  using enum engine::EndCause;
+  switch (event.cause) {
+    case kClientGone:
+      return Cancelled("the client went away");
+    case kAdmin:
+      return Cancelled("by an administrator");
+    case kSlowReader:
+      return Cancelled("the client read too slowly");
+    case kDeadline:
+    case kRequestTimeout:
+      return GenerationTimeout();
+    case kQueueTimeout: {
+      ApiError error = Error(
+          503, "overloaded_error", "queue_timeout", "The request waited too long in the queue.");
+      error.should_retry = true;
+      return error;
+    }
+    case kShutdown:
+      return ShuttingDown(seconds(1));
+    case kDisplaced:
+      return QueueFull(event.retry_after);
+    case kOutOfMemory:
+      return KvCapacityExceeded(param, "The request outgrew the KV memory of the server.");
+    case kNoTokenAllowed: {
+      ApiError error = Error(500,
+                             "server_error",
+                             "grammar_dead_end",
+                             "The request's bans left no token that may be sampled.");
+      error.should_retry = false;
+      return error;
+    }
+    case kCompleted:
+    case kInternal:
+      break;
+  }
+  log::Error("generation_failed", {{"status", event.status.ToString()}});
+  return InternalError();
+}
+
+}  // namespace spindle::serving

@@ -1,0 +1,26 @@
+// What the engine's refusals and endings are called in the API (API specification, section 11).
+// Thread-safety: pure functions.
+#pragma once
+
+#include <chrono>
+#include <string_view>
+
+#include "engine/engine.h"
+#include "serving/api_error.h"
+
+namespace spindle::serving {
+
+// Whole seconds in [1, 60], as Retry-After wants them.
+[[nodiscard]] std::chrono::milliseconds RetryAfter(std::chrono::milliseconds estimate);
+
+[[nodiscard]] ApiError QueueFull(std::chrono::milliseconds estimate);
+[[nodiscard]] ApiError ShuttingDown(std::chrono::milliseconds time_left);
+[[nodiscard]] ApiError ModelLoading(double progress, std::chrono::milliseconds time_left);
+
+// `param`: the field that holds the prompt.
+[[nodiscard]] ApiError FromRefusal(const engine::SubmitRefusal& refusal, std::string_view param);
+
+// `event` is a kDone that did not end well.
+[[nodiscard]] ApiError FromEnd(const engine::StreamEvent& event, std::string_view param);
+
+}  // namespace spindle::serving

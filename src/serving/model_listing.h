@@ -1,0 +1,16 @@
+// The model list of GET /v1/models (API specification 14.1). Thread-safety: pure functions.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "serving/service_core.h"
+
+namespace spindle::serving {
+
+[[nodiscard]] std::string ModelListJson(const ServingOptions& options, const ServedModel& model);
+[[nodiscard]] std::string ModelEntryJson(std::string_view id,
+                                         const ServingOptions& options,
+                                         const ServedModel& model);
+
+}  // namespace spindle::serving

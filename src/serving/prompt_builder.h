@@ -1,0 +1,61 @@
+// Check 10 of the order of checks: template, tokenising, context arithmetic (API specification
+// 3.6). Thread-safety: pure functions; tokenizer and template are thread-safe.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "serving/request_fields.h"
+#include "text/chat_template.h"
+#include "text/tokenizer.h"
+
+namespace spindle::serving {
+
+// Compiles a template that a request brought; a seam, so that the core links no template engine.
+using TemplateCompiler = std::function<absl::StatusOr<std::unique_ptr<text::ChatTemplate>>(
+    std::string_view source, const text::Tokenizer&)>;
+
+struct PromptTools {
+  const text::Tokenizer& tokenizer;
+  const text::ChatTemplate* chat_template;  // null: the model has none
+  const TemplateCompiler& compile;
+};
+
+// ERRORS: chat_template_error.
+[[nodiscard]] MaybeError RenderChat(const RequestFields& fields,
+                                    const PromptTools& tools,
+                                    text::RenderedPrompt* rendered);
+
+// Token ids of a rendered prompt; what the template wrote is all there is (no BOS is added).
+[[nodiscard]] MaybeError EncodeChat(const text::RenderedPrompt& rendered,
+                                    const text::Tokenizer& tokenizer,
+                                    std::vector<TokenId>* tokens);
+
+// Fills prepared.prompts, truncation included.
+[[nodiscard]] MaybeError BuildPrompts(const ModelFacts& model,
+                                      const PromptTools& tools,
+                                      RequestFields* fields);
+
+struct LimitInput {
+  const ServingOptions& options;
+  const ModelFacts& model;
+  std::optional<uint64_t> given_max_tokens;  // nullopt: not given
+};
+
+// Checks every prompt against the context and sets sampling.max_tokens: as given, else the most
+// that a prompt may use (Start cuts it to each prompt's rest of the context). ERRORS:
+// context_length_exceeded; invalid_value (min_tokens; prompt log-probabilities of a long prompt).
+[[nodiscard]] MaybeError ApplyLimits(const LimitInput& input, PreparedRequest* request);
+
+// Sampled tokens that `num_prompt_tokens` leave under the limit of the request.
+[[nodiscard]] uint32_t TokensLeft(const PreparedRequest& request,
+                                  uint32_t max_model_len,
+                                  size_t num_prompt_tokens);
+
+[[nodiscard]] ApiError InternalError();
+
+}  // namespace spindle::serving

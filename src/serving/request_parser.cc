@@ -1,0 +1,259 @@
+#include "serving/request_parser.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "serving/field_handlers.h"
+
+namespace spindle::serving {
+namespace {
+
+// Reported as the model's own check; listed so that they are known.
+MaybeError AlreadyRead(JsonValue /*value*/, const FieldContext& /*context*/) {
+  return std::nullopt;
+}
+
+constexpr FieldRule kChatRules[] = {
+    // 3.1
+    {"model", AlreadyRead},
+    {"messages", ReadMessages, MessagesMissing},
+    {"max_completion_tokens", ReadMaxCompletionTokens},
+    {"max_tokens", ReadMaxTokens},
+    {"temperature", ReadTemperature},
+    {"top_p", ReadTopP},
+    {"n", ReadN},
+    {"stop", ReadStop},
+    {"seed", ReadSeed},
+    {"presence_penalty", ReadPresencePenalty},
+    {"frequency_penalty", ReadFrequencyPenalty},
+    {"logit_bias", ReadLogitBias},
+    {"logprobs", ReadChatLogprobs},
+    {"top_logprobs", ReadTopLogprobs},
+    {"response_format", ReadResponseFormat},
+    {"tools", ReadTools},
+    {"tool_choice", ReadToolChoice},
+    {"parallel_tool_calls", ReadParallelToolCalls},
+    {"stream", ReadStream},
+    {"stream_options", ReadStreamOptions},
+    {"reasoning_effort", ReadReasoningEffort},
+    {"verbosity", ReadVerbosity},
+    {"prediction", ReadPrediction},
+    {"metadata", ReadMetadata},
+    {"user", ReadUser},
+    {"safety_identifier", ReadSafetyIdentifier},
+    {"service_tier", ReadServiceTier},
+    {"store", ReadStore},
+    {"prompt_cache_key", ReadPromptCacheKey},
+    {"prompt_cache_retention", AcceptAnything},
+    {"prompt_cache_options", AcceptAnything},
+    {"moderation", AcceptAnything},
+    {"modalities", ReadModalities},
+    {"audio", RefuseAudio},
+    {"web_search_options", RefuseWebSearch},
+    {"functions", RefuseFunctions},
+    {"function_call", RefuseFunctionCall},
+    // 3.3
+    {"top_k", ReadTopK},
+    {"min_p", ReadMinP},
+    {"repetition_penalty", ReadRepetitionPenalty},
+    {"repeat_penalty", ReadRepeatPenalty},
+    {"typical_p", ReadTypicalP},
+    {"min_tokens", ReadMinTokens},
+    {"stop_token_ids", ReadStopTokenIds},
+    {"ignore_eos", ReadIgnoreEos},
+    {"include_stop_str_in_output", ReadIncludeStop},
+    {"skip_special_tokens", ReadSkipSpecialTokens},
+    {"bad_words", ReadBadWords},
+    {"allowed_token_ids", ReadAllowedTokenIds},
+    {"truncate_prompt_tokens", ReadTruncatePromptTokens},
+    {"add_generation_prompt", ReadAddGenerationPrompt},
+    {"continue_final_message", ReadContinueFinalMessage},
+    {"chat_template_kwargs", ReadChatTemplateKwargs},
+    {"chat_template", ReadChatTemplate},
+    {"return_token_ids", ReadReturnTokenIds},
+    {"cache_salt", ReadCacheSalt},
+    {"cache_prompt", ReadCachePrompt},
+    {"priority", ReadPriority},
+    {"request_id", ReadRequestId},
+    {"structured_outputs", RefuseStructuredOutputs},
+    {"grammar", RefuseGrammar},
+    {"json_schema", RefuseJsonSchema},
+    {"adapter", RefuseAdapter},
+    // 9.1
+    {"spindle", ReadSpindle},
+};
+
+constexpr FieldRule kCompletionRules[] = {
+    // 5, in the place that 3.1 gives the field
+    {"model", AlreadyRead},
+    {"prompt", ReadPrompt, PromptMissing},
+    {"max_completion_tokens", ReadMaxCompletionTokens},
+    {"max_tokens", ReadMaxTokens},
+    {"temperature", ReadTemperature},
+    {"top_p", ReadTopP},
+    {"n", ReadN},
+    {"stop", ReadStop},
+    {"seed", ReadSeed},
+    {"presence_penalty", ReadPresencePenalty},
+    {"frequency_penalty", ReadFrequencyPenalty},
+    {"logit_bias", ReadLogitBias},
+    {"logprobs", ReadCompletionLogprobs},
+    {"top_logprobs", RefuseChatTopLogprobs},
+    {"response_format", ReadResponseFormat},
+    {"tools", RefuseChatTools},
+    {"tool_choice", RefuseChatToolChoice},
+    {"stream", ReadStream},
+    {"stream_options", ReadStreamOptions},
+    {"echo", ReadEcho},
+    {"suffix", ReadSuffix},
+    {"best_of", ReadBestOf},
+    {"add_special_tokens", ReadAddSpecialTokens},
+    {"metadata", ReadMetadata},
+    {"user", ReadUser},
+    {"safety_identifier", ReadSafetyIdentifier},
+    {"service_tier", ReadServiceTier},
+    {"store", ReadStore},
+    {"prompt_cache_key", ReadPromptCacheKey},
+    {"prompt_cache_retention", AcceptAnything},
+    {"prompt_cache_options", AcceptAnything},
+    {"moderation", AcceptAnything},
+    {"audio", RefuseAudio},
+    {"web_search_options", RefuseWebSearch},
+    {"functions", RefuseFunctions},
+    {"function_call", RefuseFunctionCall},
+    // 3.3
+    {"top_k", ReadTopK},
+    {"min_p", ReadMinP},
+    {"repetition_penalty", ReadRepetitionPenalty},
+    {"repeat_penalty", ReadRepeatPenalty},
+    {"typical_p", ReadTypicalP},
+    {"min_tokens", ReadMinTokens},
+    {"stop_token_ids", ReadStopTokenIds},
+    {"ignore_eos", ReadIgnoreEos},
+    {"include_stop_str_in_output", ReadIncludeStop},
+    {"skip_special_tokens", ReadSkipSpecialTokens},
+    {"bad_words", ReadBadWords},
+    {"allowed_token_ids", ReadAllowedTokenIds},
+    {"truncate_prompt_tokens", ReadTruncatePromptTokens},
+    {"return_token_ids", ReadReturnTokenIds},
+    {"cache_salt", ReadCacheSalt},
+    {"cache_prompt", ReadCachePrompt},
+    {"priority", ReadPriority},
+    {"request_id", ReadRequestId},
+    {"structured_outputs", RefuseStructuredOutputs},
+    {"grammar", RefuseGrammar},
+    {"json_schema", RefuseJsonSchema},
+    {"adapter", RefuseAdapter},
+    // 9.1
+    {"spindle", ReadSpindle},
+};
+
+std::span<const FieldRule> RulesOf(Endpoint endpoint) {
+  return endpoint == Endpoint::kChat ? std::span<const FieldRule>(kChatRules)
+                                     : std::span<const FieldRule>(kCompletionRules);
+}
+
+// A name that is safe in a response header.
+std::string HeaderSafe(std::string_view name) {
+  constexpr size_t kMaxName = 64;
+  std::string safe(name.substr(0, kMaxName));
+  for (char& c : safe) {
+    const bool good = (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') ||
+                      c == '_' || c == '.' || c == '-';
+    if (!good) {
+      c = '_';
+    }
+  }
+  return safe;
+}
+
+MaybeError HandleUnknown(const FieldContext& context) {
+  for (const std::string& name : context.given.unknown()) {
+    if (context.options.unknown_fields == UnknownFields::kReject) {
+      return InvalidRequest(
+          "unknown_parameter", Excerpt(name), fmt::format("'{}' is not known.", Excerpt(name)));
+    }
+    context.out->prepared.ignored_fields.push_back(HeaderSafe(name));
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+MaybeError ParseBody(std::string_view body, JsonDocument* document) {
+  if (const std::optional<JsonError> error = document->Parse(body); error.has_value()) {
+    return InvalidRequest(
+        "invalid_json",
+        "",
+        fmt::format(
+            "The request body is not valid JSON: {} at byte {}.", error->problem, error->offset));
+  }
+  if (!document->root().Is(JsonType::kObject)) {
+    return InvalidRequest("invalid_type",
+                          "",
+                          fmt::format("The request body must be a JSON object, not {}.",
+                                      JsonTypeName(document->root().type())));
+  }
+  return std::nullopt;
+}
+
+ApiError ModelNotFound(std::string_view name) {
+  ApiError error;
+  error.http_status = 404;
+  error.type = "not_found_error";
+  error.code = "model_not_found";
+  error.param = "model";
+  error.message = fmt::format("The model '{}' is not served here.", Excerpt(name));
+  return error;
+}
+
+MaybeError ResolveModel(const std::optional<JsonValue>& model,
+                        const ServingOptions& options,
+                        std::string* name) {
+  if (!model.has_value()) {
+    if (options.served_names.size() != 1) {
+      return Missing("model");
+    }
+    *name = options.served_names.front();
+    return std::nullopt;
+  }
+  if (MaybeError error = ReadString(*model, "model", name); error.has_value()) {
+    return error;
+  }
+  const auto& names = options.served_names;
+  if (std::find(names.begin(), names.end(), *name) == names.end()) {
+    return ModelNotFound(*name);
+  }
+  return std::nullopt;
+}
+
+MaybeError ParseRequest(std::string_view body, const ParseInput& input, RequestFields* fields) {
+  JsonDocument document;
+  if (MaybeError error = ParseBody(body, &document); error.has_value()) {
+    return error;
+  }
+  const std::span<const FieldRule> rules = RulesOf(input.endpoint);
+  const FieldIndex given(document.root(), rules);
+  fields->prepared.endpoint = input.endpoint;
+  if (MaybeError error = ResolveModel(given.Find("model"), input.options, &fields->prepared.model);
+      error.has_value()) {
+    return error;
+  }
+  const FieldContext context{
+      input.options, input.model, input.caller, given, input.endpoint, fields};
+  for (size_t i = 0; i < rules.size(); ++i) {
+    MaybeError error;
+    if (const std::optional<JsonValue> value = given.at(i); value.has_value()) {
+      error = rules[i].read(*value, context);
+    } else if (rules[i].absent != nullptr) {
+      error = rules[i].absent(context);
+    }
+    if (error.has_value()) {
+      return error;
+    }
+  }
+  return HandleUnknown(context);
+}
+
+}  // namespace spindle::serving

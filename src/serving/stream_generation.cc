@@ -1,0 +1,380 @@
+#include "serving/stream_generation.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <utility>
+
+#include "serving/error_mapping.h"
+#include "serving/utf8.h"
+
+namespace spindle::serving {
+namespace {
+
+// At most two progress events per second.
+constexpr Duration kProgressInterval = std::chrono::milliseconds(500);
+constexpr float kLowestLogprob = -9999.0F;
+
+float ShownLogprob(float logprob) {
+  return std::isfinite(logprob) ? std::max(logprob, kLowestLogprob) : kLowestLogprob;
+}
+
+}  // namespace
+
+uint32_t StreamGeneration::EngineChoices(const PreparedRequest& request) {
+  return std::max(request.sampling.num_choices, request.best_of);
+}
+
+StreamGeneration::StreamGeneration(const PreparedRequest& request,
+                                   std::string request_id,
+                                   TimePoint received,
+                                   std::vector<std::shared_ptr<engine::OutputStream>> streams,
+                                   const GenerationDeps& deps)
+    : request_id_(std::move(request_id)),
+      received_(received),
+      deps_(deps),
+      stops_(request.stop),
+      prompt_texts_(request.prompt_texts),
+      stop_token_ids_(request.sampling.stop_token_ids),
+      echo_(request.echo),
+      skip_special_(request.skip_special_tokens),
+      wants_logprobs_(request.sampling.logprobs.has_value()),
+      wants_prompt_logprobs_(request.sampling.prompt_logprobs.has_value()),
+      wants_progress_(request.progress),
+      is_chat_(request.endpoint == Endpoint::kChat),
+      num_returned_(request.sampling.num_choices),
+      choices_per_prompt_(EngineChoices(request)) {
+  for (size_t i = 0; i < streams.size(); ++i) {
+    streams_.emplace_back().events = std::move(streams[i]);
+    prompt_sizes_.push_back(static_cast<uint32_t>(request.prompts[i].size()));
+    usage_.prompt_tokens += prompt_sizes_.back();
+    const uint64_t echoed = echo_ ? CountCodePoints(prompt_texts_[i]) : 0;
+    for (uint32_t j = 0; j < choices_per_prompt_; ++j) {
+      choices_.emplace_back(
+          ChoiceText(stops_, {.include_stop = request.include_stop, .first_offset = echoed}));
+    }
+  }
+}
+
+StreamGeneration::~StreamGeneration() {
+  SetReadyCallback({});
+  if (!done_) {
+    Cancel(engine::CancelCause::kClientGone);
+  }
+}
+
+void StreamGeneration::SetReadyCallback(std::function<void()> ready) {
+  for (Stream& stream : streams_) {
+    stream.events->SetReadyCallback(ready);
+  }
+}
+
+void StreamGeneration::Cancel(engine::CancelCause cause) {
+  for (Stream& stream : streams_) {
+    stream.events->Cancel(cause);
+  }
+}
+
+void StreamGeneration::ReportQueued(uint32_t queue_position) {
+  if (wants_progress_) {
+    last_progress_ = deps_.clock.Now();
+    ready_.push_back(ProgressEvent{
+        .queued = true, .queue_position = queue_position, .total_tokens = usage_.prompt_tokens});
+  }
+}
+
+size_t StreamGeneration::Poll(size_t max_events, std::vector<GenerationEvent>* events) {
+  size_t delivered = 0;
+  while (delivered < max_events) {
+    if (ready_.empty()) {
+      if (done_ || !PullOne()) {
+        break;
+      }
+      continue;
+    }
+    events->push_back(std::move(ready_.front()));
+    ready_.pop_front();
+    ++delivered;
+  }
+  return delivered;
+}
+
+bool StreamGeneration::PullOne() {
+  engine::StreamEvent event;
+  for (size_t i = 0; i < streams_.size(); ++i) {
+    const size_t index = (next_stream_ + i) % streams_.size();
+    if (!streams_[index].done && streams_[index].events->Next(&event)) {
+      next_stream_ = (index + 1) % streams_.size();
+      Handle(index, std::move(event));
+      return true;
+    }
+  }
+  return false;
+}
+
+void StreamGeneration::Handle(size_t stream, engine::StreamEvent event) {
+  switch (event.kind) {
+    case engine::StreamEvent::Kind::kStarted:
+      return OnStarted(stream, event);
+    case engine::StreamEvent::Kind::kPrefill:
+      return OnProgress(event);
+    case engine::StreamEvent::Kind::kPromptLogprob:
+      return OnPromptLogprob(stream, event);
+    case engine::StreamEvent::Kind::kToken:
+      return OnToken(stream, event);
+    case engine::StreamEvent::Kind::kFinished:
+      return OnFinished(stream, event);
+    case engine::StreamEvent::Kind::kDone:
+      return OnDone(stream, std::move(event));
+  }
+}
+
+void StreamGeneration::OnStarted(size_t stream, const engine::StreamEvent& event) {
+  streams_[stream].started = true;
+  usage_.cached_tokens += event.stats.cached_tokens;
+  if (!started_) {
+    started_ = true;
+    ready_.push_back(StartedEvent{usage_});
+  }
+  EchoWhenReady(stream);
+}
+
+void StreamGeneration::OnProgress(const engine::StreamEvent& event) {
+  const TimePoint now = deps_.clock.Now();
+  if (!wants_progress_ ||
+      (last_progress_.has_value() && now - *last_progress_ < kProgressInterval)) {
+    return;
+  }
+  last_progress_ = now;
+  ready_.push_back(ProgressEvent{.queued = false,
+                                 .queue_position = 0,
+                                 .processed_tokens = event.processed,
+                                 .total_tokens = event.stats.prompt_tokens,
+                                 .cached_tokens = event.stats.cached_tokens});
+}
+
+TokenLogprob StreamGeneration::MakeToken(const engine::StreamEvent& event) const {
+  TokenLogprob token;
+  token.token = event.token;
+  token.bytes = deps_.tokenizer.TokenBytes(event.token);
+  token.logprob = ShownLogprob(event.logprob);
+  if (wants_logprobs_) {
+    for (const engine::TopLogprob& top : event.top) {
+      token.top.push_back({top.token,
+                           std::string(deps_.tokenizer.TokenBytes(top.token)),
+                           ShownLogprob(top.logprob)});
+    }
+  }
+  return token;
+}
+
+bool StreamGeneration::IsText(TokenId token) const {
+  return !skip_special_ || !deps_.tokenizer.IsSpecial(token);
+}
+
+void StreamGeneration::OnPromptLogprob(size_t stream, const engine::StreamEvent& event) {
+  TokenLogprob token = MakeToken(event);
+  if (std::isnan(event.logprob)) {  // the first token has nothing before it
+    token.logprob.reset();
+    token.top.clear();
+  }
+  streams_[stream].prompt_logprobs.push_back(std::move(token));
+  EchoWhenReady(stream);
+}
+
+// Sends the prompt as the first delta of each choice, once the prompt's log-probabilities are
+// complete if they were asked for.
+void StreamGeneration::EchoWhenReady(size_t stream) {
+  Stream& state = streams_[stream];
+  if (!echo_ || state.echoed ||
+      (wants_prompt_logprobs_ && state.prompt_logprobs.size() < prompt_sizes_[stream])) {
+    return;
+  }
+  state.echoed = true;
+  const std::string& text = prompt_texts_[stream];
+  // Decoding drops the space that some tokenizers put before a text; offsets move along.
+  std::string bytes;
+  for (const TokenLogprob& token : state.prompt_logprobs) {
+    bytes += IsText(token.token) ? token.bytes : "";
+  }
+  const bool space_dropped = !bytes.empty() && bytes.front() == ' ' && bytes.substr(1) == text;
+  uint64_t offset = 0;
+  std::string pending;
+  for (TokenLogprob& token : state.prompt_logprobs) {
+    token.text_offset = space_dropped && offset > 0 ? offset - 1 : offset;
+    pending += IsText(token.token) ? token.bytes : "";
+    while (!pending.empty()) {
+      const Utf8Unit unit = NextUtf8Unit(pending);
+      if (unit.kind == Utf8Unit::Kind::kTruncated) {
+        break;
+      }
+      pending.erase(0, unit.length);
+      ++offset;
+    }
+  }
+  for (uint32_t j = 0; j < choices_per_prompt_; ++j) {
+    DeltaEvent delta;
+    delta.choice = ChoiceIndex(stream, j);
+    delta.text = text;
+    delta.is_echo = true;
+    delta.logprobs = state.prompt_logprobs;
+    Emit(delta.choice, std::move(delta));
+  }
+}
+
+void StreamGeneration::CountToken(Choice& choice, const engine::StreamEvent& event) {
+  const TimePoint now = deps_.clock.Now();
+  if (!first_token_seen_) {
+    first_token_seen_ = true;
+    deps_.metrics.FirstToken(now - received_);
+  }
+  if (choice.num_tokens == 0) {
+    choice.first_token = now;
+  } else {
+    deps_.metrics.NextToken(now - choice.last_token);
+  }
+  choice.last_token = now;
+  choice.logprob_sum += static_cast<double>(ShownLogprob(event.logprob));
+  ++choice.num_tokens;
+  ++usage_.completion_tokens;
+}
+
+void StreamGeneration::OnToken(size_t stream, const engine::StreamEvent& event) {
+  const uint32_t index = ChoiceIndex(stream, event.choice);
+  Choice& choice = choices_[index];
+  if (choice.finished) {
+    return;  // surplus after a stop string
+  }
+  CountToken(choice, event);
+  if (event.is_end_token) {
+    return;
+  }
+  const std::optional<size_t> stop = choice.text.Push(MakeToken(event), IsText(event.token));
+  if (stop.has_value()) {
+    streams_[stream].events->StopChoice(event.choice, choice.num_tokens);
+    FinishedEvent finished;
+    finished.reason = engine::FinishReason::kStop;
+    finished.stop_string = stops_.strings()[*stop];
+    FinishChoice(index, std::move(finished));
+    return;
+  }
+  ReleaseDelta(index, /*final=*/false);
+}
+
+void StreamGeneration::OnFinished(size_t stream, const engine::StreamEvent& event) {
+  const uint32_t index = ChoiceIndex(stream, event.choice);
+  if (choices_[index].finished || event.reason == engine::FinishReason::kAborted ||
+      event.reason == engine::FinishReason::kError) {
+    return;  // ended by a stop string before; or the request's kDone tells what went wrong
+  }
+  FinishedEvent finished;
+  finished.reason = event.reason;
+  if (std::find(stop_token_ids_.begin(), stop_token_ids_.end(), event.stop_token) !=
+      stop_token_ids_.end()) {
+    finished.stop_token = event.stop_token;
+  }
+  FinishChoice(index, std::move(finished));
+}
+
+void StreamGeneration::ReleaseDelta(uint32_t choice, bool final) {
+  ReleasedText released = choices_[choice].text.Release(final);
+  if (released.text.empty()) {
+    return;
+  }
+  DeltaEvent delta;
+  delta.choice = choice;
+  delta.text = std::move(released.text);
+  for (const TokenLogprob& token : released.tokens) {
+    delta.token_ids.push_back(token.token);
+  }
+  if (wants_logprobs_) {
+    delta.logprobs = std::move(released.tokens);
+  }
+  Emit(choice, std::move(delta));
+}
+
+void StreamGeneration::FinishChoice(uint32_t choice, FinishedEvent finished) {
+  Choice& state = choices_[choice];
+  state.finished = true;
+  ReleaseDelta(choice, /*final=*/true);
+  if (state.num_tokens > 1) {
+    deps_.metrics.TimePerOutputToken((state.last_token - state.first_token) /
+                                     (state.num_tokens - 1));
+  }
+  finished.choice = choice;
+  Emit(choice, std::move(finished));
+}
+
+void StreamGeneration::Emit(uint32_t choice, GenerationEvent event) {
+  if (keeps_best()) {
+    choices_[choice].kept.push_back(std::move(event));
+  } else {
+    ready_.push_back(std::move(event));
+  }
+}
+
+void StreamGeneration::OnDone(size_t stream, engine::StreamEvent event) {
+  streams_[stream].done = true;
+  streams_[stream].stats = event.stats;
+  if (event.cause != engine::EndCause::kCompleted || !event.status.ok()) {
+    return Fail(FromEnd(event, is_chat_ ? "messages" : "prompt"));
+  }
+  if (std::all_of(streams_.begin(), streams_.end(), [](const Stream& s) { return s.done; })) {
+    Complete();
+  }
+}
+
+// Of each prompt's choices the best by mean log-probability, best first.
+void StreamGeneration::DeliverBest() {
+  const auto mean = [this](uint32_t choice) {
+    const Choice& state = choices_[choice];
+    return state.num_tokens == 0 ? 0.0 : state.logprob_sum / state.num_tokens;
+  };
+  for (size_t stream = 0; stream < streams_.size(); ++stream) {
+    std::vector<uint32_t> order(choices_per_prompt_);
+    std::iota(order.begin(), order.end(), ChoiceIndex(stream, 0));
+    std::stable_sort(
+        order.begin(), order.end(), [&mean](uint32_t a, uint32_t b) { return mean(a) > mean(b); });
+    for (uint32_t rank = 0; rank < num_returned_; ++rank) {
+      const uint32_t index = static_cast<uint32_t>(stream) * num_returned_ + rank;
+      for (GenerationEvent& event : choices_[order[rank]].kept) {
+        if (auto* delta = std::get_if<DeltaEvent>(&event)) {
+          delta->choice = index;
+        } else if (auto* finished = std::get_if<FinishedEvent>(&event)) {
+          finished->choice = index;
+        }
+        ready_.push_back(std::move(event));
+      }
+    }
+  }
+}
+
+void StreamGeneration::Complete() {
+  if (keeps_best()) {
+    DeliverBest();
+  }
+  engine::RequestStats total;
+  for (const Stream& stream : streams_) {
+    total.preemptions += stream.stats.preemptions;
+    total.queue_time = std::max(total.queue_time, stream.stats.queue_time);
+    total.prefill_time = std::max(total.prefill_time, stream.stats.prefill_time);
+    total.time_to_first_token =
+        std::max(total.time_to_first_token, stream.stats.time_to_first_token);
+    total.decode_time = std::max(total.decode_time, stream.stats.decode_time);
+  }
+  total.prompt_tokens = usage_.prompt_tokens;
+  total.cached_tokens = usage_.cached_tokens;
+  total.generated_tokens = usage_.completion_tokens;
+  deps_.metrics.RequestEnded(deps_.clock.Now() - received_);
+  ready_.push_back(UsageEvent{usage_, total});
+  done_ = true;
+}
+
+void StreamGeneration::Fail(ApiError error) {
+  Cancel(engine::CancelCause::kClientGone);  // the other prompts of the request
+  deps_.metrics.RequestEnded(deps_.clock.Now() - received_);
+  ready_.push_back(ErrorEvent{std::move(error)});
+  done_ = true;
+}
+
+}  // namespace spindle::serving
