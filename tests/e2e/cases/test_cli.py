@@ -1,0 +1,73 @@
+"""Exit codes and the other commands (C43)."""
+import json
+import subprocess
+import tempfile
+import unittest
+
+import harness
+from harness import Server, clean_environment
+
+
+def run(*arguments, **kwargs):
+    return subprocess.run([harness.BINARY, *arguments], capture_output=True, text=True, timeout=120, env=clean_environment(), **kwargs)
+
+
+class CliTest(unittest.TestCase):
+    def assert_fatal(self, result, code):
+        self.assertEqual(result.returncode, code, result.stderr)
+        self.assertTrue(result.stderr.rstrip("\n").splitlines()[-1].startswith("fatal: "), result.stderr)
+
+    def test_c43_misspelt_key(self):
+        with tempfile.NamedTemporaryFile("w", suffix=".yaml") as config:
+            config.write(f"model: {harness.MODEL}\nmax_num_sequs: 3\n")
+            config.flush()
+            result = run("serve", "--config", config.name)
+        self.assert_fatal(result, 2)
+        self.assertIn("max-num-seqs", result.stderr)
+
+    def test_c43_unreadable_model(self):
+        self.assert_fatal(run("serve", "--model", "/nonexistent.gguf", "--port", "0", "--grpc-port", "0"), 3)
+        with tempfile.NamedTemporaryFile("wb", suffix=".gguf") as broken:
+            broken.write(b"GGUF" + b"\xff" * 64)
+            broken.flush()
+            self.assert_fatal(run("serve", "--model", broken.name, "--port", "0", "--grpc-port", "0"), 3)
+
+    def test_c43_busy_port(self):
+        with Server() as server:
+            self.assert_fatal(run("serve", "--model", harness.MODEL, "--port", str(server.port), "--grpc-port", "0"), 4)
+
+    def test_usage_errors(self):
+        self.assert_fatal(run("serve", "--model", harness.MODEL, "--max-num-seqs", "0"), 2)
+        self.assert_fatal(run("serve", "--modle", harness.MODEL), 2)
+        self.assert_fatal(run("dance"), 2)
+        self.assert_fatal(run("serve"), 2)
+        self.assertEqual(run("--help").returncode, 0)
+        self.assertEqual(run("serve", "--help").returncode, 0)
+
+    def test_memory_plan(self):
+        self.assert_fatal(run("serve", "--model", harness.MODEL, "--port", "0", "--grpc-port", "0", "--kv-host-bytes", "100TiB"), 5)
+
+    def test_inspect(self):
+        description = json.loads(run("inspect", harness.MODEL, "--json").stdout)
+        self.assertEqual(description["architecture"], "llama")
+        self.assertEqual(description["kv_bytes_per_token"], 23040)
+        self.assertEqual(description["kv_page_tokens"], 16)
+
+    def test_chat_one_prompt(self):
+        result = run("chat", harness.MODEL, "-p", "Say hello.", "--temp", "0", "-n", "8")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        with Server() as server:
+            answer = server.chat().json["choices"][0]["message"]["content"]
+        self.assertEqual(result.stdout, answer + "\n")
+
+    def test_chat_conversation_from_a_pipe(self):
+        result = run("chat", harness.MODEL, "--temp", "0", "-n", "4", input="Hello\n/stats\n/reset\n/exit\n")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn("tokens/s", result.stdout)
+
+    def test_version(self):
+        self.assertRegex(run("version").stdout, r"^spindle \d+\.\d+\.\d+ \(commit .*isa \w+\)")
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,132 @@
+"""gRPC with stubs generated here from the proto file (C42)."""
+import sys
+import tempfile
+import unittest
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from grpc_tools import protoc
+
+from harness import ADMIN_KEY, KEY, ROOT, Server
+
+STUBS = tempfile.mkdtemp(prefix="spindle-stubs-")
+protoc.main(["protoc", f"-I{ROOT / 'proto'}", f"--python_out={STUBS}", f"--grpc_python_out={STUBS}",
+             str(ROOT / "proto/spindle/v1/inference.proto")])
+sys.path.append(STUBS)
+from spindle.v1 import inference_pb2 as pb  # noqa: E402
+from spindle.v1 import inference_pb2_grpc as rpc  # noqa: E402
+
+AUTH = (("authorization", f"Bearer {KEY}"),)
+ADMIN = (("authorization", f"Bearer {ADMIN_KEY}"),)
+
+
+def request(**fields):
+    base = {"model": "smol", "text": "The capital of France is", "sampling": pb.Sampling(temperature=0),
+            "stopping": pb.Stopping(max_tokens=8)}
+    base.update(fields)
+    return pb.GenerateRequest(**base)
+
+
+class GrpcTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.server = Server(grpc=True)
+        cls.channel = grpc.insecure_channel(f"127.0.0.1:{cls.server.grpc_port}")
+        cls.inference = rpc.InferenceStub(cls.channel)
+        cls.control = rpc.ControlStub(cls.channel)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.channel.close()
+        cls.server.stop()
+
+    def assert_code(self, code, call):
+        with self.assertRaises(grpc.RpcError) as caught:
+            list(call) if hasattr(call, "__iter__") else call()
+        self.assertEqual(caught.exception.code(), code, caught.exception.details())
+        return caught.exception
+
+    def test_c42_generate_order_and_text(self):
+        events = list(self.inference.Generate(request(), metadata=AUTH))
+        kinds = [e.WhichOneof("event") for e in events]
+        self.assertEqual(kinds[0], "started")
+        self.assertEqual(kinds[-1], "usage")
+        self.assertEqual(kinds[-2], "finished")
+        self.assertTrue(all(k == "delta" for k in kinds[1:-2]) and len(kinds) > 3)
+        text = "".join(e.delta.text for e in events if e.WhichOneof("event") == "delta")
+        self.assertEqual(text, self.server.complete().json["choices"][0]["text"])
+        unary = self.inference.GenerateUnary(request(), metadata=AUTH)
+        self.assertEqual(unary.choices[0].text, text)
+        self.assertEqual(unary.usage.completion_tokens, events[-1].usage.usage.completion_tokens)
+
+    def test_token_ids_and_logprobs(self):
+        ids = self.inference.Tokenize(pb.TokenizeRequest(text="The capital of France is"), metadata=AUTH).ids
+        result = self.inference.GenerateUnary(
+            request(text=None, token_ids=pb.TokenIds(ids=ids), output=pb.OutputOptions(token_ids=True, logprobs=True, top_logprobs=2)),
+            metadata=AUTH)
+        choice = result.choices[0]
+        self.assertEqual(len(choice.token_ids), len(choice.logprobs))
+        self.assertTrue(all(len(entry.top) == 2 for entry in choice.logprobs))
+        back = self.inference.Detokenize(pb.DetokenizeRequest(ids=ids), metadata=AUTH).text
+        self.assertEqual(back, "The capital of France is")
+
+    def test_chat_json_equals_http(self):
+        body = '{"messages":[{"role":"user","content":"Say hello."}],"temperature":0,"max_tokens":8}'
+        result = self.inference.GenerateUnary(pb.GenerateRequest(model="smol", chat_json=body), metadata=AUTH)
+        self.assertEqual(result.choices[0].text, self.server.chat().json["choices"][0]["message"]["content"])
+
+    def test_several_choices(self):
+        events = list(self.inference.Generate(request(sampling=pb.Sampling(temperature=1, seed=5, n=3)), metadata=AUTH))
+        self.assertEqual(sorted(e.finished.index for e in events if e.WhichOneof("event") == "finished"), [0, 1, 2])
+
+    def test_c42_health_and_reflection(self):
+        health = health_pb2_grpc.HealthStub(self.channel)
+        for service in ("", "spindle.v1.Inference"):
+            self.assertEqual(health.Check(health_pb2.HealthCheckRequest(service=service)).status, health_pb2.HealthCheckResponse.SERVING)
+        reflection = reflection_pb2_grpc.ServerReflectionStub(self.channel)
+        answer = next(reflection.ServerReflectionInfo(iter([reflection_pb2.ServerReflectionRequest(list_services="")])))
+        names = {s.name for s in answer.list_services_response.service}
+        self.assertLessEqual({"spindle.v1.Inference", "spindle.v1.Control", "grpc.health.v1.Health"}, names)
+
+    def test_c42_refusals(self):
+        self.assert_code(grpc.StatusCode.NOT_FOUND, self.inference.Generate(request(model="nope"), metadata=AUTH))
+        self.assert_code(grpc.StatusCode.UNAUTHENTICATED, self.inference.Generate(request()))
+        self.assert_code(grpc.StatusCode.INVALID_ARGUMENT, self.inference.Generate(request(sampling=pb.Sampling(temperature=9)), metadata=AUTH))
+        self.assert_code(grpc.StatusCode.INVALID_ARGUMENT, self.inference.Generate(request(text="hello " * 3000), metadata=AUTH))
+        for field in ({"constraint": pb.Constraint(regex="a")}, {"sparse": pb.SparseOptions(algorithm="quest")},
+                      {"kv": pb.KvOptions(buffer_ratio=1)}):
+            error = self.assert_code(grpc.StatusCode.INVALID_ARGUMENT, self.inference.Generate(request(**field), metadata=AUTH))
+            self.assertIn("not available", error.details())
+
+    def test_c42_deadline_frees_everything(self):
+        slow = request(stopping=pb.Stopping(max_tokens=1500, ignore_eos=True))
+        self.assert_code(grpc.StatusCode.DEADLINE_EXCEEDED, self.inference.Generate(slow, metadata=AUTH, timeout=0.02))
+        idle = lambda: self.server.request("GET", "/admin/requests", key=ADMIN_KEY).json == []  # noqa: E731
+        self.server.wait_for(idle, timeout=2, what="no active request")
+
+    def test_cancel(self):
+        call = self.inference.Generate(request(stopping=pb.Stopping(max_tokens=1500, ignore_eos=True)), metadata=AUTH)
+        next(call)
+        call.cancel()
+        idle = lambda: self.server.request("GET", "/admin/requests", key=ADMIN_KEY).json == []  # noqa: E731
+        self.server.wait_for(idle, timeout=2, what="no active request")
+
+    def test_control(self):
+        info = self.control.GetServerInfo(pb.GetServerInfoRequest(), metadata=AUTH)
+        self.assertEqual((info.state, info.backend), ("ready", "cpu"))
+        self.assertEqual(list(self.control.ListModels(pb.ListModelsRequest(), metadata=AUTH).ids), ["smol"])
+        load = self.control.GetLoad(pb.GetLoadRequest(), metadata=AUTH)
+        self.assertEqual(load.tiers[0].name, "host")
+        self.assertGreater(load.tiers[0].capacity_bytes, 0)
+        call = self.inference.Generate(request(request_id="to-abort", stopping=pb.Stopping(max_tokens=1500, ignore_eos=True)), metadata=AUTH)
+        next(call)
+        self.assert_code(grpc.StatusCode.PERMISSION_DENIED, lambda: self.control.Abort(pb.AbortRequest(request_id="to-abort"), metadata=AUTH))
+        self.assertTrue(self.control.Abort(pb.AbortRequest(request_id="to-abort"), metadata=ADMIN).found)
+        with self.assertRaises(grpc.RpcError):
+            list(call)
+        self.assertFalse(self.control.Abort(pb.AbortRequest(request_id="to-abort"), metadata=ADMIN).found)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,211 @@
+"""Queue, cancellation, drain, start-up, prefix cache, metrics, CORS (C34-C38, C40, C44)."""
+import signal
+import threading
+import time
+import unittest
+
+from harness import ADMIN_KEY, Server, assert_error
+
+CHAT = "/v1/chat/completions"
+
+# Families that must exist with zero values before the first request.
+VLLM_FAMILIES = """num_requests_running num_requests_waiting num_requests_waiting_by_reason kv_cache_usage_perc cache_config_info
+lora_requests_info prompt_tokens_total generation_tokens_total prompt_tokens_cached_total prefix_cache_queries_total
+prefix_cache_hits_total external_prefix_cache_queries_total external_prefix_cache_hits_total num_preemptions_total
+request_success_total time_to_first_token_seconds inter_token_latency_seconds request_time_per_output_token_seconds
+e2e_request_latency_seconds request_queue_time_seconds request_prefill_time_seconds request_decode_time_seconds
+request_inference_time_seconds request_prompt_tokens request_generation_tokens request_max_num_generation_tokens
+request_params_max_tokens request_params_n iteration_tokens_total request_prefill_kv_computed_tokens""".split()
+ROUTER_FAMILIES = ["spindle_queue_requests", "spindle_running_requests", "spindle_kv_usage_ratio", "spindle_cache_info"]
+
+
+def long_body(**fields):
+    return {"model": "smol", "messages": [{"role": "user", "content": "Tell a long story."}], "temperature": 0,
+            "max_tokens": 1500, "ignore_eos": True, "stream": True, **fields}
+
+
+class LifecycleTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.server = Server()
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.server.stop()
+
+    def active(self):
+        return self.server.request("GET", "/admin/requests", key=ADMIN_KEY).json
+
+    def wait_idle(self):
+        self.server.wait_for(lambda: self.active() == [], what="no active request")
+
+    def committed(self):
+        return self.server.metric_sum("spindle_kv_tier_pages", tier="host", state="committed")
+
+    def test_c34_full_queue(self):
+        streams = [self.server.stream(CHAT, long_body()) for _ in range(4)]
+        for stream in streams:
+            self.assertEqual(stream.status, 200)
+            next(stream.events())
+        waiting = [threading.Thread(target=self.server.chat, kwargs={"max_tokens": 1}) for _ in range(2)]
+        for thread in waiting:
+            thread.start()
+        self.server.wait_for(lambda: sum(r["state"] == "queued" for r in self.active()) == 2, what="two queued requests")
+        response = self.server.chat()
+        assert_error(self, response, 429, "queue_full")
+        self.assertGreaterEqual(int(response.headers["retry-after"]), 1)
+        self.assertGreaterEqual(int(response.headers["retry-after-ms"]), 1)
+        self.assertEqual(response.headers["x-should-retry"], "true")
+        for stream in streams:
+            stream.close()
+        for thread in waiting:
+            thread.join()
+        self.wait_idle()
+
+    def test_c35_client_goes_away(self):
+        self.wait_idle()
+        before = self.server.metric_sum("spindle_requests_cancelled_total", phase="decode")
+        pages = self.committed()
+        stream = self.server.stream(CHAT, long_body())
+        events = stream.events()
+        for _ in range(3):
+            next(events)
+        self.assertGreater(self.committed(), pages)
+        stream.close()
+        self.server.wait_for(lambda: self.active() == [], timeout=2, what="no active request")
+        self.assertEqual(self.committed(), pages)
+        self.assertEqual(self.server.metric_sum("spindle_requests_cancelled_total", phase="decode"), before + 1)
+
+    def test_admin_cancel(self):
+        stream = self.server.stream(CHAT, long_body())
+        events = stream.events()
+        next(events)
+        identity = self.active()[0]["id"]
+        assert_error(self, self.server.post(f"/admin/requests/{identity}/cancel", {}), 403, "insufficient_permissions")
+        self.assertEqual(self.server.post(f"/admin/requests/{identity}/cancel", {}, key=ADMIN_KEY).json, {"id": identity, "cancelled": True})
+        rest = list(events)
+        self.assertNotIn("[DONE]", rest)
+        self.assertIn("error", rest[-1])
+        assert_error(self, self.server.post("/admin/requests/nobody/cancel", {}, key=ADMIN_KEY), 404, "not_found")
+
+    def test_c38_prefix_cache_and_salt(self):
+        prompt = "The river flows to the sea. " * 50
+        answers = [self.server.chat(prompt, cache_salt=salt, max_tokens=6).json for salt in ("s1", "s1", "s2")]
+        cached = [a["usage"]["prompt_tokens_details"]["cached_tokens"] for a in answers]
+        self.assertGreaterEqual(answers[0]["usage"]["prompt_tokens"], 300)
+        self.assertEqual(cached[0], 0)
+        self.assertGreaterEqual(cached[1], 256)
+        self.assertEqual(cached[2], 0)
+        self.assertEqual(len({a["choices"][0]["message"]["content"] for a in answers}), 1)
+
+    def test_kv_admin(self):
+        self.server.chat("fill the cache " * 30)
+        kv = self.server.request("GET", "/admin/kv", key=ADMIN_KEY).json
+        self.assertTrue(kv)
+        self.wait_idle()
+        freed = self.server.post("/admin/cache/reset", {}, key=ADMIN_KEY).json
+        self.assertGreater(freed["freed_pages"], 0)
+
+    def test_health_and_version(self):
+        for path in ("/health", "/healthz", "/ping", "/ready", "/readyz", "/live", "/livez"):
+            self.assertEqual(self.server.request("GET", path, key=None).status, 200, path)
+            self.assertEqual(self.server.request("HEAD", path, key=None).body, b"", path)
+        version = self.server.request("GET", "/version", key=None).json
+        self.assertEqual(set(version), {"version", "commit", "build", "backend", "isa"})
+
+
+class StartTest(unittest.TestCase):
+    def test_c37_c40_start_and_metrics(self):
+        server = Server(wait=False)
+        try:
+            seen = set()
+            deadline = time.monotonic() + 60
+            while time.monotonic() < deadline and "ready" not in seen:
+                try:
+                    self.assertEqual(server.request("GET", "/live", key=None).status, 200)
+                    health = server.request("GET", "/health", key=None)
+                except OSError:
+                    continue
+                if health.status == 503:
+                    error = assert_error(self, health, 503, "model_loading")
+                    self.assertTrue(0 <= error["progress"] <= 1)
+                    seen.add("loading")
+                else:
+                    self.assertEqual(health.json, {"status": "ok"})
+                    seen.add("ready")
+            self.assertEqual(seen, {"loading", "ready"})
+            self.check_metrics(server)
+        finally:
+            server.stop()
+
+    def check_metrics(self, server):
+        samples, families = server.metrics()
+        for name in [f"vllm:{n}" for n in VLLM_FAMILIES] + ROUTER_FAMILIES:
+            self.assertIn(name, families)
+        for name in ("vllm:prompt_tokens_total", "vllm:generation_tokens_total"):
+            self.assertEqual(server.metric_sum(name), 0)
+        usage = server.chat().json["usage"]
+        self.assertEqual(server.metric_sum("vllm:prompt_tokens_total"), usage["prompt_tokens"])
+        self.assertEqual(server.metric_sum("vllm:generation_tokens_total"), usage["completion_tokens"])
+        self.assertEqual(server.metric_sum("vllm:time_to_first_token_seconds_count"), 1)
+        self.assertEqual(server.metric_sum("vllm:request_success_total"), 1)
+        self.assertEqual(server.metric_sum("spindle_requests_total", code="200", endpoint="/v1/chat/completions"), 1)
+        open_metrics = server.request("GET", "/metrics", key=None, headers={"Accept": "application/openmetrics-text"})
+        self.assertTrue(open_metrics.body.endswith(b"# EOF\n"))
+
+
+class DrainTest(unittest.TestCase):
+    def test_c36_sigterm_during_a_stream(self):
+        server = Server()
+        stream = server.stream(CHAT, long_body(max_tokens=300))
+        events = stream.events()
+        next(events)
+        server.process.send_signal(signal.SIGTERM)
+        server.wait_for(lambda: server.request("GET", "/ready", key=None).status == 503, what="not ready")
+        self.assertEqual(server.request("GET", "/live", key=None).status, 200)
+        refused = server.chat()
+        assert_error(self, refused, 503, "shutting_down")
+        self.assertIn("retry-after", refused.headers)
+        self.assertEqual(list(events)[-1], "[DONE]")
+        self.assertEqual(server.process.wait(30), 0)
+        server.stop()
+
+    def test_second_signal_aborts(self):
+        server = Server()
+        stream = server.stream(CHAT, long_body())
+        next(stream.events())
+        server.process.send_signal(signal.SIGTERM)
+        server.wait_for(lambda: server.request("GET", "/ready", key=None).status == 503, what="not ready")
+        server.process.send_signal(signal.SIGINT)
+        self.assertEqual(server.process.wait(10), 130)
+        stream.close()
+        server.stop()
+
+    def test_deadline_cuts_what_is_left(self):
+        server = Server("--shutdown-timeout", "0")
+        stream = server.stream(CHAT, long_body())
+        events = stream.events()
+        next(events)
+        server.process.send_signal(signal.SIGTERM)
+        rest = list(events)
+        self.assertEqual(rest[-1]["error"]["code"], "shutting_down")
+        self.assertEqual(rest[-1]["error"]["status"], 503)
+        self.assertEqual(server.process.wait(10), 0)
+        server.stop()
+
+
+class CorsTest(unittest.TestCase):
+    def test_c44_preflight(self):
+        with Server("--cors-origins", "https://good.example") as server:
+            ask = {"Origin": "https://good.example", "Access-Control-Request-Method": "POST",
+                   "Access-Control-Request-Headers": "authorization,content-type"}
+            answer = server.request("OPTIONS", CHAT, key=None, headers=ask)
+            self.assertEqual(answer.status, 204)
+            self.assertEqual(answer.headers["access-control-allow-origin"], "https://good.example")
+            self.assertIn("authorization", answer.headers["access-control-allow-headers"].lower())
+            foreign = server.request("OPTIONS", CHAT, key=None, headers={**ask, "Origin": "https://bad.example"})
+            self.assertNotIn("access-control-allow-origin", foreign.headers)
+
+
+if __name__ == "__main__":
+    unittest.main()

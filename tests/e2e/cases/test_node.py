@@ -1,0 +1,46 @@
+"""The official Node client (C01, C02, C07, C26-like errors); the client is installed once from its registry."""
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import unittest
+
+from harness import HERE, KEY, ROOT, Server, clean_environment
+
+FOLDER = pathlib.Path(os.environ.get("SPINDLE_CACHE", ROOT / ".cache")) / "node"
+
+
+def tool(name):
+    """node or npm of the private environment, else the machine's."""
+    private = pathlib.Path(sys.executable).parent / name
+    return str(private) if private.exists() else shutil.which(name)
+
+
+class NodeTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        FOLDER.mkdir(parents=True, exist_ok=True)
+        wanted = (HERE / "node/package.json").read_text()
+        present = FOLDER / "package.json"
+        if not (FOLDER / "node_modules/openai").exists() or not present.exists() or present.read_text() != wanted:
+            present.write_text(wanted)
+            path = f"{pathlib.Path(tool('node')).parent}:{os.environ['PATH']}"
+            subprocess.run([tool("npm"), "install", "--no-audit", "--no-fund", "--silent"], cwd=FOLDER, check=True,
+                           env={**clean_environment(), "PATH": path})
+        cls.server = Server()
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.server.stop()
+
+    def test_conformance(self):
+        shutil.copy(HERE / "node/conformance.mjs", FOLDER / "conformance.mjs")
+        result = subprocess.run([tool("node"), "conformance.mjs", self.server.url + "/v1", KEY], cwd=FOLDER, capture_output=True,
+                                text=True, timeout=300, env=clean_environment())
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+        self.assertIn("all passed", result.stdout)
+
+
+if __name__ == "__main__":
+    unittest.main()
