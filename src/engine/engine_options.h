@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "absl/status/status.h"
 #include "base/clock.h"
 
 namespace spindle::engine {
@@ -13,17 +14,23 @@ struct EngineOptions {
   uint32_t max_num_seqs = 16;             // sequences decoding together, ≥ 1; --max-num-seqs
   uint32_t max_num_batched_tokens = 512;  // rows of one step, ≥ 64; --max-num-batched-tokens
   bool chunked_prefill = true;            // --enable-chunked-prefill; off: a prompt is one step
-  uint32_t max_queue_size = 64;           // waiting requests, ≥ 1; --max-queue-size
-  uint64_t max_queue_tokens = 65536;      // prompt tokens waiting; --max-queue-tokens
+  // Look up and publish prompt stripes; --enable-prefix-caching. REQUIRES: as
+  // KvOptions::prefix_cache.
+  bool prefix_cache = true;
+  uint32_t max_queue_size = 64;       // waiting requests, ≥ 1; --max-queue-size
+  uint64_t max_queue_tokens = 65536;  // prompt tokens waiting; --max-queue-tokens
   SchedulingPolicy policy = SchedulingPolicy::kPriority;  // --scheduling-policy
   Duration priority_aging = std::chrono::seconds(10);     // one class per …; --priority-aging
   Duration queue_timeout{0};                              // 0 = none; --queue-timeout
   Duration request_timeout{0};                            // 0 = none; --request-timeout
   Duration stream_stall_timeout =
-      std::chrono::seconds(60);           // paused by a slow reader; --stream-stall-timeout
+      std::chrono::seconds(60);  // paused by a slow reader; --stream-stall-timeout
   // Events a stream holds before its request pauses, [1, 65536]; a request with n choices has room
   // for at least n + 64.
   uint32_t stream_capacity_events = 256;
 };
+
+// ERRORS: kInvalidArgument naming the field, its value and its range.
+[[nodiscard]] absl::Status ValidateOptions(const EngineOptions& options);
 
 }  // namespace spindle::engine

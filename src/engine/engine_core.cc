@@ -1,0 +1,379 @@
+#include "engine/engine_core.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "base/log.h"
+#include "base/status_macros.h"
+
+namespace spindle::engine {
+namespace {
+
+// Alternatives per token that the API can ask for.
+constexpr uint32_t kMaxAlternatives = 128;
+
+void CopyAlternatives(const sampling::Scored& scored, StreamEvent* event) {
+  event->logprob = scored.logprob;
+  event->top.reserve(scored.top.size());
+  for (const sampling::ScoredLogprob& each : scored.top) {
+    event->top.push_back({each.token, each.logprob});
+  }
+}
+
+}  // namespace
+
+EndCause EndCauseOf(CancelCause cause) {
+  switch (cause) {
+    case CancelCause::kClientGone:
+      return EndCause::kClientGone;
+    case CancelCause::kAdmin:
+      return EndCause::kAdmin;
+    case CancelCause::kDeadline:
+      return EndCause::kDeadline;
+    case CancelCause::kSlowReader:
+      return EndCause::kSlowReader;
+    case CancelCause::kTimeout:
+      return EndCause::kRequestTimeout;
+    case CancelCause::kShutdown:
+      return EndCause::kShutdown;
+  }
+  return EndCause::kInternal;
+}
+
+absl::Status EndStatusOf(EndCause cause) {
+  switch (cause) {
+    case EndCause::kCompleted:
+      return absl::OkStatus();
+    case EndCause::kClientGone:
+      return absl::CancelledError("the client is gone");
+    case EndCause::kAdmin:
+      return absl::CancelledError("cancelled by an administrator");
+    case EndCause::kSlowReader:
+      return absl::CancelledError("the client did not read its stream in time");
+    case EndCause::kDeadline:
+      return absl::DeadlineExceededError("the request's deadline has passed");
+    case EndCause::kRequestTimeout:
+      return absl::DeadlineExceededError("the generation took longer than the server allows");
+    case EndCause::kQueueTimeout:
+      return absl::UnavailableError("the request waited in the queue longer than allowed");
+    case EndCause::kShutdown:
+      return absl::UnavailableError("the server is shutting down");
+    default:
+      return absl::InternalError("request ended without a status");
+  }
+}
+
+EngineCore::EngineCore(const Parts& parts)
+    : parts_(parts),
+      lifecycle_({parts.options,
+                  parts.store,
+                  parts.metrics,
+                  parts.inbox,
+                  parts.throughput,
+                  parts.end_tokens,
+                  parts.runner.config().vocab_size}),
+      planner_(parts.options, parts.metrics, parts.store, lifecycle_),
+      sampler_(parts.kernels, parts.runner.config().vocab_size, kMaxAlternatives) {}
+
+absl::Status EngineCore::Reserve() {
+  const EngineOptions& options = parts_.options;
+  const uint32_t prefill_rows =
+      options.chunked_prefill
+          ? options.max_num_batched_tokens
+          : std::max(options.max_num_batched_tokens, parts_.runner.config().max_model_len);
+  // Prefills get at least one chunk beside any number of decode rows.
+  const uint32_t max_rows =
+      std::max(prefill_rows, kChunkTokens) + std::min(options.max_num_seqs, prefill_rows);
+  const uint32_t max_logit_rows = options.max_num_seqs + kMaxPromptLogitRows;
+  batch_.Reserve(max_rows, max_logit_rows, options.max_num_seqs);
+  return parts_.runner.Reserve(max_rows, max_logit_rows);
+}
+
+EngineCore::Outcome EngineCore::Step() {
+  const TimePoint start = parts_.clock.Now();
+  ReadMail(start);
+  EndExpired(start);
+  planner_.Plan(start, &batch_);
+  bool worked = !batch_.empty();
+  if (worked) {
+    RunBatch(start);
+  } else {
+    worked = planner_.BreakDeadlock(start);
+  }
+  lifecycle_.Collect();
+  Publish(parts_.clock.Now());
+  return {worked, worked ? std::nullopt : NextLimit()};
+}
+
+void EngineCore::ReadMail(TimePoint now) {
+  parts_.inbox.Drain(&mail_);
+  for (std::unique_ptr<Request>& request : mail_.submissions) {
+    lifecycle_.Add(std::move(request));
+  }
+  for (const std::shared_ptr<StreamState>& stream : mail_.attention) {
+    Attend(*stream, now);
+  }
+}
+
+void EngineCore::Attend(StreamState& stream, TimePoint now) {
+  const std::optional<CancelCause> cancel = stream.TakeWishes(&stop_after_);
+  if (stream.request != nullptr && stream.request->displaced.load()) {
+    lifecycle_.EndDisplaced(*stream.request, now);
+  }
+  for (uint32_t index = 0; index < stop_after_.size() && stream.request != nullptr; ++index) {
+    Choice& choice = stream.request->choices[index];
+    if (stop_after_[index].has_value() && !choice.stop_after.has_value()) {
+      lifecycle_.StopChoice(choice, *stop_after_[index], now);
+    }
+  }
+  if (cancel.has_value() && stream.request != nullptr) {
+    const EndCause cause = EndCauseOf(*cancel);
+    lifecycle_.End(*stream.request, cause, EndStatusOf(cause), now);
+  }
+}
+
+void EngineCore::EndExpired(TimePoint now) {
+  const auto requests = lifecycle_.requests();
+  // Ending a request removes it, so backwards.
+  for (size_t i = requests.size(); i-- > 0;) {
+    EndIfExpired(*lifecycle_.requests()[i], now);
+  }
+}
+
+void EngineCore::EndIfExpired(Request& request, TimePoint now) {
+  const auto passed = [now](const std::optional<TimePoint>& limit) {
+    return limit.has_value() && now >= *limit;
+  };
+  EndCause cause = EndCause::kCompleted;
+  if (passed(request.deadline)) {
+    cause = EndCause::kDeadline;
+  } else if (passed(request.time_limit)) {
+    cause = EndCause::kRequestTimeout;
+  } else if (!request.started() && passed(request.queue_limit)) {
+    cause = EndCause::kQueueTimeout;
+  } else if (request.stalled_since.has_value() &&
+             now - *request.stalled_since >= parts_.options.stream_stall_timeout) {
+    cause = EndCause::kSlowReader;
+  } else {
+    return;
+  }
+  lifecycle_.End(request, cause, EndStatusOf(cause), now);
+}
+
+std::optional<TimePoint> EngineCore::NextLimit() const {
+  std::optional<TimePoint> next;
+  const auto consider = [&next](const std::optional<TimePoint>& limit) {
+    if (limit.has_value() && (!next.has_value() || *limit < *next)) {
+      next = limit;
+    }
+  };
+  for (const std::unique_ptr<Request>& request : lifecycle_.requests()) {
+    consider(request->deadline);
+    consider(request->time_limit);
+    if (!request->started()) {
+      consider(request->queue_limit);
+    }
+    if (request->stalled_since.has_value()) {
+      consider(*request->stalled_since + parts_.options.stream_stall_timeout);
+    }
+  }
+  return next;
+}
+
+void EngineCore::RunBatch(TimePoint planned_since) {
+  const EngineMetrics& metrics = parts_.metrics;
+  const TimePoint forward_start = parts_.clock.Now();
+  const absl::StatusOr<std::span<const float>> logits = parts_.runner.Forward(batch_.Input());
+  const TimePoint forward_end = parts_.clock.Now();
+  if (!logits.ok()) {
+    FailBatch(logits.status(), forward_end);
+    return;
+  }
+  for (const BatchEntry& entry : batch_.entries()) {
+    // A choice whose request has ended within this step has nothing to update.
+    if (entry.choice->state == ChoiceState::kRunning) {
+      Update(entry, *logits, forward_end);
+    }
+  }
+  parts_.throughput.ObservePrefill(batch_.num_prefill_rows(), forward_end - forward_start);
+  metrics.plan_seconds.Observe(ToSeconds(forward_start - planned_since));
+  metrics.forward_seconds.Observe(ToSeconds(forward_end - forward_start));
+  metrics.sample_seconds.Observe(ToSeconds(parts_.clock.Now() - forward_end));
+  metrics.iteration_tokens.Observe(batch_.num_rows());
+  metrics.batch_tokens.Observe(batch_.num_rows());
+  metrics.batch_sequences.Observe(static_cast<double>(batch_.entries().size()));
+}
+
+void EngineCore::FailBatch(const absl::Status& status, TimePoint now) {
+  log::Error("step_failed", {{"status", status.ToString()}, {"rows", batch_.num_rows()}});
+  const absl::Status answer = absl::InternalError("the forward pass failed");
+  for (const BatchEntry& entry : batch_.entries()) {
+    if (entry.choice->state == ChoiceState::kRunning) {
+      lifecycle_.End(*entry.choice->request, EndCause::kInternal, answer, now);
+    }
+  }
+}
+
+std::span<const float> EngineCore::LogitRow(std::span<const float> logits, uint32_t row) const {
+  const size_t vocab_size = parts_.runner.config().vocab_size;
+  return logits.subspan(row * vocab_size, vocab_size);
+}
+
+void EngineCore::Update(const BatchEntry& entry, std::span<const float> logits, TimePoint now) {
+  Choice& choice = *entry.choice;
+  Request& request = *choice.request;
+  lifecycle_.Commit(choice, entry.num_rows);
+  PushPromptLogprobs(entry, logits);
+  if (choice.in_prefill) {
+    PushProgress(request, choice.committed);
+  }
+  if (!entry.completes) {
+    return;
+  }
+  if (request.spec.sampling.max_tokens == 0) {
+    lifecycle_.FinishChoice(choice, FinishReason::kLength, -1, now);
+    return;
+  }
+  const std::span<const float> row = LogitRow(logits, entry.first_logit + entry.num_logits - 1);
+  if (choice.index > 0 || choice.num_generated > 0) {
+    SampleNext(choice, row, now);
+    return;
+  }
+  // The prompt is computed: all choices that find room draw their first token from this row.
+  lifecycle_.ForkChoices(choice);
+  for (Choice& each : request.choices) {
+    if (each.state == ChoiceState::kRunning && each.num_generated == 0 && each.pending() == 0) {
+      SampleNext(each, row, now);
+    }
+  }
+}
+
+void EngineCore::PushPromptLogprobs(const BatchEntry& entry, std::span<const float> logits) {
+  Request& request = *entry.choice->request;
+  const std::optional<uint32_t>& wanted = request.spec.sampling.prompt_logprobs;
+  if (!wanted.has_value() || request.num_prompt_logprobs == request.prompt_size()) {
+    return;
+  }
+  const auto push = [&request](StreamEvent&& event) {
+    event.kind = StreamEvent::Kind::kPromptLogprob;
+    event.token = request.spec.prompt[request.num_prompt_logprobs++];
+    request.stream->Push(std::move(event));
+  };
+  if (request.num_prompt_logprobs == 0) {
+    StreamEvent event;
+    event.logprob = std::numeric_limits<float>::quiet_NaN();
+    push(std::move(event));
+  }
+  const bool samples = entry.completes && request.spec.sampling.max_tokens > 0;
+  const uint32_t end = entry.first_logit + entry.num_logits - (samples ? 1 : 0);
+  for (uint32_t row = entry.first_logit; row < end; ++row) {
+    StreamEvent event;
+    CopyAlternatives(
+        sampler_.Score(
+            LogitRow(logits, row), request.spec.prompt[request.num_prompt_logprobs], *wanted),
+        &event);
+    push(std::move(event));
+  }
+}
+
+void EngineCore::PushProgress(Request& request, uint32_t committed) {
+  const uint32_t computed = std::min(committed, request.prompt_size());
+  if (!request.spec.report_progress || computed <= request.computed_prompt_tokens) {
+    return;
+  }
+  request.computed_prompt_tokens = computed;
+  // Progress is worth nothing to a reader who is behind.
+  if (request.stream->Room() > request.num_choices()) {
+    StreamEvent event;
+    event.kind = StreamEvent::Kind::kPrefill;
+    event.processed = computed;
+    event.stats = request.stats;
+    request.stream->Push(std::move(event));
+  }
+}
+
+void EngineCore::SampleNext(Choice& choice, std::span<const float> row, TimePoint now) {
+  Request& request = *choice.request;
+  const absl::StatusOr<sampling::Scored> scored =
+      sampler_.Sample(*choice.sampler, choice.history.size(), row);
+  if (!scored.ok()) {
+    const bool banned = absl::IsInvalidArgument(scored.status());
+    if (!banned) {
+      log::Error("sampling_failed",
+                 {{"req", request.spec.id}, {"status", scored.status().ToString()}});
+    }
+    lifecycle_.End(
+        request, banned ? EndCause::kNoTokenAllowed : EndCause::kInternal, scored.status(), now);
+    return;
+  }
+  StreamEvent event;
+  event.token = scored->token;
+  if (request.spec.sampling.logprobs.has_value()) {
+    CopyAlternatives(*scored, &event);
+  }
+  lifecycle_.AddToken(choice, std::move(event), now);
+}
+
+void EngineCore::EndAll(EndCause cause, const absl::Status& status) {
+  const TimePoint now = parts_.clock.Now();
+  ReadMail(now);
+  while (!lifecycle_.requests().empty()) {
+    lifecycle_.End(*lifecycle_.requests().back(), cause, status, now);
+  }
+  lifecycle_.Collect();
+  Publish(now);
+}
+
+void EngineCore::Publish(TimePoint now) {
+  Snapshot snapshot;
+  snapshot.running = static_cast<uint32_t>(lifecycle_.running().size());
+  for (const Choice* choice : lifecycle_.waiting()) {
+    snapshot.preempted += choice->request->started() ? 1U : 0U;
+    const TimePoint since = choice->request->submitted;
+    if (!snapshot.oldest_waiting.has_value() || since < *snapshot.oldest_waiting) {
+      snapshot.oldest_waiting = since;
+    }
+  }
+  {
+    MutexLock lock(snapshot_mutex_);
+    snapshot_ = snapshot;
+  }
+  const Inbox::Waiting waiting = parts_.inbox.waiting();
+  StepLoad load;
+  load.running = snapshot.running;
+  const uint32_t num_waiting = waiting.requests + snapshot.preempted;
+  load.waiting_deferred = std::min(planner_.num_deferred(), num_waiting);
+  load.waiting_capacity = num_waiting - load.waiting_deferred;
+  load.waiting_tokens = waiting.tokens;
+  if (snapshot.oldest_waiting.has_value()) {
+    load.oldest_wait_seconds = ToSeconds(now - *snapshot.oldest_waiting);
+  }
+  parts_.metrics.Publish(load, parts_.store.Stats());
+}
+
+EngineLoad EngineCore::Load() const {
+  Snapshot snapshot;
+  {
+    MutexLock lock(snapshot_mutex_);
+    snapshot = snapshot_;
+  }
+  const Inbox::Waiting waiting = parts_.inbox.waiting();
+  EngineLoad load{};
+  load.running = snapshot.running;
+  load.waiting = waiting.requests + snapshot.preempted;
+  load.waiting_tokens = waiting.tokens;
+  if (snapshot.oldest_waiting.has_value()) {
+    load.oldest_wait = std::chrono::duration_cast<std::chrono::milliseconds>(
+        parts_.clock.Now() - *snapshot.oldest_waiting);
+  }
+  load.kv = parts_.store.Stats();
+  return load;
+}
+
+absl::Status EngineCore::CheckIntegrity() const {
+  SPINDLE_RETURN_IF_ERROR(lifecycle_.CheckIntegrity());
+  return parts_.store.CheckIntegrity();
+}
+
+}  // namespace spindle::engine

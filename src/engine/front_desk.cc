@@ -1,0 +1,109 @@
+#include "engine/front_desk.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/prefix_key.h"
+#include "base/status_macros.h"
+#include "engine/request.h"
+#include "engine/scheduler_policy.h"
+
+namespace spindle::engine {
+
+FrontDesk::FrontDesk(const EngineOptions& options,
+                     const StepRunner& runner,
+                     const kv::KvStore& store,
+                     std::shared_ptr<Inbox> inbox,
+                     const Throughput& throughput,
+                     const Clock& clock)
+    : options_(options),
+      max_model_len_(runner.config().max_model_len),
+      capacity_stripes_(store.Stats().capacity_stripes),
+      stripe_bytes_(store.geometry().stripe_bytes()),
+      inbox_(std::move(inbox)),
+      throughput_(throughput),
+      clock_(clock) {}
+
+Digest FrontDesk::PrivateRoot() {
+  return Sha256().Field("private").Number(num_private_roots_.fetch_add(1)).Finish();
+}
+
+std::optional<SubmitRefusal> FrontDesk::CheckFeasible(const EngineRequest& spec) const {
+  using Kind = SubmitRefusal::Kind;
+  const uint64_t prompt = spec.prompt.size();
+  const uint64_t context = max_model_len_;
+  const SamplingParams& sampling = spec.sampling;
+  if (prompt + sampling.max_tokens > context || (sampling.max_tokens > 0 && prompt >= context)) {
+    return SubmitRefusal{Kind::kContextExceeded};
+  }
+  if (spec.deadline.has_value() && clock_.Now() >= *spec.deadline) {
+    return SubmitRefusal{Kind::kDeadlinePassed};
+  }
+  // Choices beyond the slots take turns, so they need no memory of their own.
+  const uint64_t choices = std::min(sampling.num_choices, options_.max_num_seqs);
+  const uint64_t shared = prompt / kStripeTokens;
+  const uint64_t output = spec.max_tokens_given ? uint64_t{sampling.max_tokens}
+                                                : std::min<uint64_t>(sampling.max_tokens, 1);
+  const uint64_t needed = shared + choices * (kv::KvStore::StripesFor(prompt + output) - shared);
+  if (needed > capacity_stripes_) {
+    return SubmitRefusal{
+        Kind::kNeverFits, needed * stripe_bytes_, capacity_stripes_ * stripe_bytes_};
+  }
+  return std::nullopt;
+}
+
+SubmitResult FrontDesk::Submit(EngineRequest spec) {
+  SPINDLE_CHECK(!spec.prompt.empty() && spec.sampling.num_choices >= 1);
+  if (const std::optional<SubmitRefusal> refusal = CheckFeasible(spec); refusal.has_value()) {
+    return *refusal;
+  }
+  std::unique_ptr<Request> request = MakeRequest(std::move(spec));
+  std::shared_ptr<StreamState> stream = request->stream;
+  switch (inbox_->TrySubmit(request)) {
+    case Inbox::Admission::kAccepted:
+      return std::make_shared<StreamHandle>(std::move(stream));
+    case Inbox::Admission::kClosed:
+      return SubmitRefusal{SubmitRefusal::Kind::kShuttingDown};
+    case Inbox::Admission::kQueueFull:
+      break;
+  }
+  const Inbox::Waiting waiting = inbox_->waiting();
+  SubmitRefusal refusal{SubmitRefusal::Kind::kQueueFull};
+  refusal.retry_after = throughput_.RetryAfter(waiting.requests, waiting.tokens);
+  return refusal;
+}
+
+std::unique_ptr<Request> FrontDesk::MakeRequest(EngineRequest spec) {
+  auto request = std::make_unique<Request>();
+  const TimePoint now = clock_.Now();
+  const uint32_t num_choices = spec.sampling.num_choices;
+  request->submitted = now;
+  request->deadline = spec.deadline;
+  if (options_.request_timeout > Duration::zero()) {
+    request->time_limit = now + options_.request_timeout;
+  }
+  if (options_.queue_timeout > Duration::zero()) {
+    request->queue_limit = now + options_.queue_timeout;
+  }
+  request->priority_class = PriorityClass(spec.priority);
+  request->reads_cache = options_.prefix_cache && spec.cache_prompt;
+  request->seals = request->reads_cache || num_choices > 1;
+  request->key_root = request->reads_cache ? spec.prefix_root : PrivateRoot();
+  if (request->seals) {
+    request->prompt_keys = StripeKeys(request->key_root, spec.prompt);
+  }
+  request->choices.resize(num_choices);
+  request->stream =
+      std::make_shared<StreamState>(inbox_,
+                                    StreamState::Info{spec.id,
+                                                      spec.fairness_key,
+                                                      spec.priority,
+                                                      static_cast<uint32_t>(spec.prompt.size()),
+                                                      now},
+                                    num_choices,
+                                    std::max(options_.stream_capacity_events, num_choices + 64));
+  request->spec = std::move(spec);
+  return request;
+}
+
+}  // namespace spindle::engine

@@ -1,0 +1,51 @@
+// Receives requests on their callers' threads: refuses what can never run, computes prefix keys,
+// and puts the rest into the inbox.
+// Thread-safety: thread-safe. Borrows the options, the throughput and the clock.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "base/clock.h"
+#include "engine/engine.h"
+#include "engine/engine_options.h"
+#include "engine/inbox.h"
+#include "engine/step_runner.h"
+#include "engine/throughput.h"
+#include "kv/kv_store.h"
+
+namespace spindle::engine {
+
+class FrontDesk {
+ public:
+  // Runner and store are only read here.
+  FrontDesk(const EngineOptions& options,
+            const StepRunner& runner,
+            const kv::KvStore& store,
+            std::shared_ptr<Inbox> inbox,
+            const Throughput& throughput,
+            const Clock& clock);
+
+  // See Engine::Submit. Cost: one hash per 64 prompt tokens.
+  [[nodiscard]] SubmitResult Submit(EngineRequest spec);
+
+ private:
+  // The refusal of a request that can never run.
+  [[nodiscard]] std::optional<SubmitRefusal> CheckFeasible(const EngineRequest& spec) const;
+  [[nodiscard]] std::unique_ptr<Request> MakeRequest(EngineRequest spec);
+  // Root of a chain that no other request has: outside the domain of RootKey.
+  [[nodiscard]] Digest PrivateRoot();
+
+  const EngineOptions& options_;
+  const uint64_t max_model_len_;
+  const uint64_t capacity_stripes_;
+  const uint64_t stripe_bytes_;
+  const std::shared_ptr<Inbox> inbox_;  // shared with the streams
+  const Throughput& throughput_;
+  const Clock& clock_;
+  std::atomic<uint64_t> num_private_roots_{0};
+};
+
+}  // namespace spindle::engine

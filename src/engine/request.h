@@ -1,0 +1,91 @@
+// The engine thread's view of requests and their choices. A request is what was submitted; each of
+// its choices is one sequence of tokens with its own KV.
+// Thread-safety: engine-thread only after Inbox::TrySubmit, except `displaced`.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/hash.h"
+#include "base/ids.h"
+#include "engine/engine.h"
+#include "engine/stream_state.h"
+#include "sampling/sampler_state.h"
+
+namespace spindle::engine {
+
+enum class ChoiceState : uint8_t {
+  kBlocked,   // a later choice while the prompt is not computed yet
+  kWaiting,   // wants to be admitted; holds no KV
+  kRunning,   // holds KV
+  kFinished,  // holds no KV
+};
+
+// Token ranges of a running choice, by position:
+//   [0, 64 · sealed) immutable ⊆ [0, committed) has KV ⊆ [0, history.size()) known tokens.
+// The next step computes rows [committed, history.size()); the last of them gives the next token's
+// logits. One such row is a decode step, more are prefill: recompute after preemption is the same
+// thing as a first prefill.
+struct Choice {
+  Request* request = nullptr;
+  uint32_t index = 0;
+  ChoiceState state = ChoiceState::kWaiting;
+  bool in_prefill = false;  // since admission, until its first own token
+  bool resumed = false;     // goes before new requests of its class
+  SequenceId sequence;      // valid while kRunning
+  uint32_t committed = 0;
+  uint32_t num_sealed = 0;        // leading stripes
+  uint32_t num_stripes = 0;       // room, in stripes; while kRunning
+  uint32_t reserved_stripes = 0;  // room that admission set memory aside for
+  uint32_t num_generated = 0;
+  uint32_t num_preemptions = 0;
+  std::optional<uint32_t> stop_after;  // the consumer's StopChoice
+  std::vector<TokenId> history;        // prompt, then generated
+  std::vector<Digest> keys;            // chain over the full stripes of history, as far as needed
+  std::optional<sampling::SamplerState> sampler;
+
+  [[nodiscard]] uint32_t pending() const {
+    return static_cast<uint32_t>(history.size()) - committed;
+  }
+};
+
+struct Request {
+  EngineRequest spec;
+  // Full prompt stripes are sealed under a chain from this root: the caller's, or a private one
+  // that only lets the choices share (no other request can look it up).
+  Digest key_root{};
+  std::vector<Digest> prompt_keys;      // of the full stripes of the prompt
+  bool seals = false;                   // stripes are sealed at all
+  bool reads_cache = false;             // looks up what other requests computed
+  std::shared_ptr<StreamState> stream;  // shared with the consumer
+  std::vector<Choice> choices;          // never resized: their addresses are kept
+  uint64_t arrival = 0;
+  uint32_t priority_class = 0;
+  BudgetGroupId group;
+  std::atomic<bool> displaced{false};  // pushed out of the queue; set by Inbox
+
+  TimePoint submitted;
+  std::optional<TimePoint> deadline;       // spec.deadline
+  std::optional<TimePoint> time_limit;     // of the whole request
+  std::optional<TimePoint> queue_limit;    // while not started
+  std::optional<TimePoint> stalled_since;  // the stream is full
+  std::optional<TimePoint> admitted;
+  std::optional<TimePoint> first_token;
+  uint32_t num_finished = 0;
+  uint32_t num_bypassed = 0;         // how often another was admitted past it
+  uint32_t num_prompt_logprobs = 0;  // events sent
+  uint32_t computed_prompt_tokens = 0;
+  RequestStats stats;
+
+  [[nodiscard]] bool started() const { return admitted.has_value(); }
+
+  [[nodiscard]] uint32_t prompt_size() const { return static_cast<uint32_t>(spec.prompt.size()); }
+
+  [[nodiscard]] uint32_t num_choices() const { return static_cast<uint32_t>(choices.size()); }
+};
+
+}  // namespace spindle::engine
