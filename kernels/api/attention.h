@@ -67,9 +67,9 @@ struct AttentionArgs {
   size_t out_stride;  // floats between rows of out
   uint32_t head_dim;  // 16 … 256, multiple of 16
   uint32_t group;     // query heads per KV head, 1 … 16
-  float scale;
-  float softcap;  // 0 = none; else s = cap · tanh(s / cap) after scaling
-  DType kv_type;  // kBF16 or kF32
+  float scale;        // > 0
+  float softcap;      // 0 = none; else s = cap · tanh(s / cap) after scaling
+  DType kv_type;      // kBF16 or kF32
 };
 
 // One piece of work: rows [row_begin, row_end) of an item over the runs [run_begin, run_end), which

@@ -1,6 +1,7 @@
 #include "kernels/cpu/attention_plan.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 
 namespace spindle::kernels {
@@ -23,7 +24,10 @@ bool IsValid(const AttentionArgs& args) {
   const bool type_ok = args.kv_type == DType::kBF16 || args.kv_type == DType::kF32;
   const bool dim_ok =
       args.head_dim >= kMinHeadDim && args.head_dim <= kMaxHeadDim && args.head_dim % 16 == 0;
-  if (!type_ok || !dim_ok || args.group < 1 || args.group > kMaxGroup) {
+  // Written so that a NaN is refused.
+  const bool scale_ok =
+      args.scale > 0 && args.scale < INFINITY && args.softcap >= 0 && args.softcap < INFINITY;
+  if (!type_ok || !dim_ok || !scale_ok || args.group < 1 || args.group > kMaxGroup) {
     return false;
   }
   for (uint32_t i = 0; i < args.num_items; ++i) {

@@ -1,0 +1,88 @@
+// One tile of KV as 64 row addresses, and which of its lanes a query row may see.
+// Thread-safety: pure functions over the caller's memory.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/api/attention.h"
+#include "kernels/cpu/simd.h"
+
+namespace spindle::kernels::SPINDLE_KERNEL_ISA {
+
+inline constexpr uint64_t kAllLanes = ~uint64_t{0};
+
+// Stands in for the K and V rows of dead lanes, whose memory is never read.
+alignas(64) static const uint8_t kZeroRow[kMaxHeadDim * sizeof(float)] = {};
+
+// Addresses of the K and V row of each lane.
+struct TileRows {
+  const uint8_t* k[kTileTokens];
+  const uint8_t* v[kTileTokens];
+};
+
+// Bits [0, count).
+SPINDLE_INLINE uint64_t LowBits(uint64_t count) {
+  return count >= 64 ? kAllLanes : (uint64_t{1} << count) - 1;
+}
+
+// First run after the tile that starts at `begin`.
+SPINDLE_INLINE uint32_t TileEnd(const KvRun* runs, uint32_t begin, uint32_t end) {
+  while (begin < end && runs[begin].last_of_tile == 0) {
+    ++begin;
+  }
+  return begin < end ? begin + 1 : end;
+}
+
+// Lanes that exist in the runs and are live.
+SPINDLE_INLINE uint64_t LiveLanes(const KvRun* runs, uint32_t begin, uint32_t end) {
+  uint64_t live = 0;
+  for (uint32_t r = begin; r < end; ++r) {
+    live |= runs[r].live & (LowBits(runs[r].count) << runs[r].first_lane);
+  }
+  return live;
+}
+
+// Lanes of tile `tile` at positions (position - window, position].
+SPINDLE_INLINE uint64_t LanesSeenFrom(uint64_t position, uint32_t window, uint32_t tile) {
+  const uint64_t base = uint64_t{tile} * kTileTokens;
+  if (position < base) {
+    return 0;
+  }
+  uint64_t lanes = LowBits(position - base + 1);
+  if (window != 0 && position >= base + window) {
+    lanes &= ~LowBits(position - base - window + 1);
+  }
+  return lanes;
+}
+
+// Row addresses of the lanes in `lanes`; all others point to zeros.
+static void FillTileRows(const AttentionItem& item,
+                         uint32_t run_begin,
+                         uint32_t run_end,
+                         size_t element_bytes,
+                         uint64_t lanes,
+                         TileRows* rows) {
+  if (lanes != kAllLanes) {
+    for (uint32_t lane = 0; lane < kTileTokens; ++lane) {
+      rows->k[lane] = kZeroRow;
+      rows->v[lane] = kZeroRow;
+    }
+  }
+  for (uint32_t r = run_begin; r < run_end; ++r) {
+    const KvRun& run = item.runs[r];
+    const uint8_t* const k = static_cast<const uint8_t*>(run.k) + item.kv_offset;
+    const uint8_t* const v = static_cast<const uint8_t*>(run.v) + item.kv_offset;
+    const size_t stride = run.row_stride * element_bytes;
+    const uint64_t wanted = lanes >> run.first_lane;
+    const bool all = (wanted & LowBits(run.count)) == LowBits(run.count);
+    for (uint32_t row = 0; row < run.count; ++row) {
+      if (all || ((wanted >> row) & 1U) != 0) {
+        rows->k[run.first_lane + row] = k + row * stride;
+        rows->v[run.first_lane + row] = v + row * stride;
+      }
+    }
+  }
+}
+
+}  // namespace spindle::kernels::SPINDLE_KERNEL_ISA
