@@ -87,8 +87,10 @@ absl::StatusOr<serving::LoadedModel> LoadModel(const config::LoadOptions& option
                                                const model::LoadProgress& progress) {
   const TimePoint started = clock.Now();
   SPINDLE_ASSIGN_OR_RETURN(const kernels::KernelTable* kernels, ChooseKernels(options.isa));
-  SPINDLE_ASSIGN_OR_RETURN(const std::unique_ptr<formats::ModelFile> file,
-                           formats::ModelFile::Open(options.model_path));
+  SPINDLE_ASSIGN_OR_RETURN(
+      const std::shared_ptr<const formats::ModelFile> file,  // shared with the model
+
+      formats::ModelFile::Open(options.model_path));
   serving::LoadedModel loaded;
   SPINDLE_ASSIGN_OR_RETURN(loaded.tokenizer, LoadTokenizer(*file, options.tokenizer_path));
   SPINDLE_ASSIGN_OR_RETURN(loaded.chat_template,
@@ -97,7 +99,7 @@ absl::StatusOr<serving::LoadedModel> LoadModel(const config::LoadOptions& option
       std::unique_ptr<platform::ComputePool> pool,
       platform::ComputePool::Create({.num_threads = options.threads, .pin = options.pin_threads}));
   SPINDLE_ASSIGN_OR_RETURN(std::unique_ptr<model::Model> model,
-                           model::Model::Load(*file, options.model, *pool, *kernels, progress));
+                           model::Model::Load(file, options.model, *pool, *kernels, progress));
   const model::ModelConfig& shape = model->config();
   if (loaded.tokenizer->vocab_size() > shape.vocab_size) {
     return absl::InvalidArgumentError("the tokenizer has more tokens than the model's vocabulary");

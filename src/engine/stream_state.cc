@@ -38,10 +38,11 @@ bool StreamState::Next(StreamEvent* event) {
     *event = std::move(ring_[first_]);
     first_ = (first_ + 1) % ring_.size();
     --size_;
+    num_bounded_ -= TakesTokenRoom(event->kind) ? 1U : 0U;
     if (event->kind == StreamEvent::Kind::kToken) {
       ++taken_[event->choice];
     }
-    made_room = size_ <= token_capacity_ / 2;
+    made_room = num_bounded_ <= token_capacity_ / 2;
   }
   if (made_room && wants_room_.exchange(false)) {
     Attend();
@@ -97,14 +98,18 @@ void StreamState::Attend() {
 
 uint32_t StreamState::Room() const {
   MutexLock lock(mutex_);
-  return size_ >= token_capacity_ ? 0 : token_capacity_ - static_cast<uint32_t>(size_);
+  return token_capacity_ - num_bounded_;
 }
 
 void StreamState::Push(StreamEvent&& event) {
   bool wake = false;
   {
     MutexLock lock(mutex_);
-    SPINDLE_CHECK(size_ < (TakesTokenRoom(event.kind) ? token_capacity_ : ring_.size()));
+    if (TakesTokenRoom(event.kind)) {
+      SPINDLE_CHECK(num_bounded_ < token_capacity_);
+      ++num_bounded_;
+    }
+    SPINDLE_CHECK(size_ < ring_.size());
     ended_ = event.kind == StreamEvent::Kind::kDone;
     ring_[(first_ + size_) % ring_.size()] = std::move(event);
     ++size_;
@@ -124,7 +129,7 @@ void StreamState::WaitForRoom() {
   bool has_room = false;
   {
     MutexLock lock(mutex_);
-    has_room = size_ <= token_capacity_ / 2;
+    has_room = num_bounded_ <= token_capacity_ / 2;
   }
   if (has_room && wants_room_.exchange(false)) {
     Attend();

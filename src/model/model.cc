@@ -43,6 +43,7 @@ Digest Fingerprint(const ModelConfig& config,
 }  // namespace
 
 struct Model::Impl {
+  std::shared_ptr<const formats::ModelFile> file;  // shared with the loader; holds the embedding
   ModelConfig config;
   Weights weights;
   tensor::RopeTable rope;
@@ -54,18 +55,19 @@ Model::Model(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
 Model::~Model() = default;
 
-absl::StatusOr<std::unique_ptr<Model>> Model::Load(const formats::ModelFile& file,
+absl::StatusOr<std::unique_ptr<Model>> Model::Load(std::shared_ptr<const formats::ModelFile> file,
                                                    const ModelOptions& options,
                                                    platform::ComputePool& pool,
                                                    const kernels::KernelTable& kernels,
                                                    const LoadProgress& progress) {
   auto impl = std::make_unique<Impl>();
-  SPINDLE_ASSIGN_OR_RETURN(impl->config, ReadConfig(file));
+  SPINDLE_ASSIGN_OR_RETURN(impl->config, ReadConfig(*file));
   SPINDLE_RETURN_IF_ERROR(ApplyOptions(options, &impl->config));
   SPINDLE_ASSIGN_OR_RETURN(impl->weights,
-                           LoadWeights(file, impl->config, options.mode, kernels, pool, progress));
+                           LoadWeights(*file, impl->config, options.mode, kernels, pool, progress));
   SPINDLE_ASSIGN_OR_RETURN(impl->rope,
                            BuildRopeTable(impl->config.rope, impl->config.max_model_len, pool));
+  impl->file = std::move(file);
   impl->fingerprint = Fingerprint(impl->config, impl->weights.digest, options.mode, kernels);
   impl->transformer =
       std::make_unique<Transformer>(impl->config, impl->weights, impl->rope, kernels, pool);

@@ -37,8 +37,8 @@ class Model {
  public:
   // Reads, checks and packs all weights; file pages that are no longer needed are dropped from
   // memory. ERRORS: kInvalidArgument / kUnimplemented naming the architecture, tensor or type;
-  // kDataLoss (damaged file).
-  static absl::StatusOr<std::unique_ptr<Model>> Load(const formats::ModelFile& file,
+  // kDataLoss (damaged file). `file` is shared with the caller: embedding rows are read from it.
+  static absl::StatusOr<std::unique_ptr<Model>> Load(std::shared_ptr<const formats::ModelFile> file,
                                                      const ModelOptions& options,
                                                      platform::ComputePool& pool,
                                                      const kernels::KernelTable& kernels,

@@ -18,8 +18,8 @@ constexpr double kDecidedMargin = 0.05;
 float HalfToFloat(uint16_t half) {
   const int exponent = (half >> 10) & 31;
   const int mantissa = half & 1023;
-  const double magnitude = exponent == 0 ? std::ldexp(mantissa, -24)
-                                         : std::ldexp(1024 + mantissa, exponent - 25);
+  const double magnitude =
+      exponent == 0 ? std::ldexp(mantissa, -24) : std::ldexp(1024 + mantissa, exponent - 25);
   return static_cast<float>((half & 0x8000) != 0 ? -magnitude : magnitude);
 }
 
@@ -63,11 +63,12 @@ absl::StatusOr<std::unique_ptr<ModelRig>> ModelRig::Create(const RigOptions& opt
     return absl::NotFoundError("no kernels named " + options.kernels);
   }
   SPINDLE_ASSIGN_OR_RETURN(
-      rig->pool_, platform::ComputePool::Create({.num_threads = options.num_threads, .pin = false}));
+      rig->pool_,
+      platform::ComputePool::Create({.num_threads = options.num_threads, .pin = false}));
   SPINDLE_ASSIGN_OR_RETURN(rig->file_, formats::ModelFile::Open(options.path));
   SPINDLE_ASSIGN_OR_RETURN(
       rig->model_,
-      model::Model::Load(*rig->file_, options.model, *rig->pool_, *table, /*progress=*/nullptr));
+      model::Model::Load(rig->file_, options.model, *rig->pool_, *table, /*progress=*/nullptr));
   SPINDLE_RETURN_IF_ERROR(
       rig->model_->ReserveActivations(options.max_rows, options.max_logit_rows));
   const model::ModelConfig& config = rig->model_->config();
@@ -166,7 +167,9 @@ absl::StatusOr<std::vector<GoldenPrompt>> ReadGolden(const std::string& name) {
   return reader.empty() ? absl::StatusOr<std::vector<GoldenPrompt>>(std::move(prompts)) : damaged();
 }
 
-absl::StatusOr<Agreement> Compare(ModelRig& rig, std::span<const GoldenPrompt> golden, uint32_t chunk) {
+absl::StatusOr<Agreement> Compare(ModelRig& rig,
+                                  std::span<const GoldenPrompt> golden,
+                                  uint32_t chunk) {
   Agreement result;
   double sum_difference = 0;
   double sum_reference = 0;

@@ -38,7 +38,8 @@ class ModelRig {
 
   [[nodiscard]] model::Model& model() { return *model_; }
 
-  // Runs all prompts side by side: each step takes the next `chunk` tokens of every prompt that has some left.
+  // Runs all prompts side by side: each step takes the next `chunk` tokens of every prompt that has
+  // some left.
   absl::Status Run(std::span<const std::vector<TokenId>> prompts,
                    uint32_t chunk,
                    const LogitSink& sink);
@@ -50,7 +51,7 @@ class ModelRig {
   ModelRig() = default;
 
   std::unique_ptr<platform::ComputePool> pool_;
-  std::unique_ptr<formats::ModelFile> file_;
+  std::shared_ptr<const formats::ModelFile> file_;
   std::unique_ptr<model::Model> model_;
   std::unique_ptr<kv::KvStore> store_;
   std::unique_ptr<sparse::AttentionRuntime> runtime_;
@@ -61,9 +62,9 @@ struct GoldenPrompt {
   static constexpr size_t kTop = 32;
 
   std::vector<TokenId> tokens;
-  std::vector<int32_t> ids;         // [n][kTop], descending logits
-  std::vector<float> logits;        // [n][kTop]
-  std::vector<float> log_sum_exp;   // [n]
+  std::vector<int32_t> ids;        // [n][kTop], descending logits
+  std::vector<float> logits;       // [n][kTop]
+  std::vector<float> log_sum_exp;  // [n]
 };
 
 // `name`: file name in tests/golden/logits.
@@ -72,14 +73,16 @@ absl::StatusOr<std::vector<GoldenPrompt>> ReadGolden(const std::string& name);
 // How far logits are from a golden file, over the top 32 of all positions.
 struct Agreement {
   uint64_t positions = 0;
-  uint64_t decided = 0;             // reference margin over 0.05
-  uint64_t decided_same = 0;        // of those, same arg-max
-  double largest_lost_margin = 0;   // among positions with another arg-max
-  double relative_error = 0;        // |difference| / |reference|
+  uint64_t decided = 0;            // reference margin over 0.05
+  uint64_t decided_same = 0;       // of those, same arg-max
+  double largest_lost_margin = 0;  // among positions with another arg-max
+  double relative_error = 0;       // |difference| / |reference|
   double rms_difference = 0;
   double largest_lse_difference = 0;
 };
 
-absl::StatusOr<Agreement> Compare(ModelRig& rig, std::span<const GoldenPrompt> golden, uint32_t chunk);
+absl::StatusOr<Agreement> Compare(ModelRig& rig,
+                                  std::span<const GoldenPrompt> golden,
+                                  uint32_t chunk);
 
 }  // namespace spindle::test
