@@ -81,6 +81,10 @@ constexpr std::array<std::string_view, 14> kEndTexts = {
     "end\xE2\x96\x81of\xE2\x96\x81sentence\xEF\xBD\x9C>",
 };
 
+// Stands for a byte that has no token, one past the vocabulary: it keeps its neighbours from
+// merging and is then dropped. The space keeps any word from having this text.
+constexpr std::string_view kMissingByte = " no token";
+
 constexpr std::string_view kSpaceMark = "\xE2\x96\x81";  // U+2581, SentencePiece's space
 
 class Builder {
@@ -186,7 +190,8 @@ class Builder {
     definition["pre_tokenizer"] = {{"type", "Sequence"}, {"pretokenizers", std::move(splits)}};
     definition["decoder"] = bytes;
     definition["model"] = {{"type", "BPE"},
-                           {"unk_token", nullptr},
+                           {"unk_token", kMissingByte},
+                           {"fuse_unk", false},
                            {"byte_fallback", false},
                            {"ignore_merges", pre->whole_words_first}};
     for (size_t i = 0; i < vocabulary_.merges.size(); ++i) {
@@ -297,6 +302,9 @@ class Builder {
     for (size_t id = 0; id < vocabulary_.tokens.size(); ++id) {
       absl::StrAppend(
           &definition, id == 0 ? "" : ",", Json(vocabulary_.tokens[id]).dump(), ":", id);
+    }
+    if (vocabulary_.model == "gpt2") {
+      absl::StrAppend(&definition, ",", Json(kMissingByte).dump(), ":", vocabulary_.tokens.size());
     }
     absl::StrAppend(&definition, "},\"merges\":[");
     for (size_t i = 0; i < merges_.size(); ++i) {

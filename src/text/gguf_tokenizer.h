@@ -12,6 +12,7 @@
 namespace spindle::text {
 
 struct GgufDefinition {
+  // May hold one id past vocabulary.tokens, which stands for bytes without a token; drop it.
   std::string tokenizer_json;
   std::vector<TokenId> prefix;   // put before every text
   std::vector<TokenId> suffix;   // put after it

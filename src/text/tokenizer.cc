@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -28,8 +29,9 @@ class RustTokenizer final : public Tokenizer {
  public:
   explicit RustTokenizer(TokenizerHandle handle) : handle_(std::move(handle)) {}
 
-  // Reads the vocabulary table.
-  absl::Status Load();
+  // Reads the vocabulary table; ids from `max_tokens` on are not part of it and left out of
+  // encodings.
+  absl::Status Load(size_t max_tokens);
   // What the definition itself puts around a text, and its kind. ERRORS: kInvalidArgument.
   absl::StatusOr<Boundaries> Describe();
   void Finish(Boundaries boundaries, std::string definition);
@@ -146,12 +148,12 @@ class RustDecodeStream final : public DecodeStream {
   std::string pending_;  // begins an unfinished character; at most 3 bytes between calls
 };
 
-absl::Status RustTokenizer::Load() {
+absl::Status RustTokenizer::Load(size_t max_tokens) {
   std::string table;
   const int32_t code = spindle_text_tokenizer_tokens(handle_.get(), FfiOutput(table));
   SPINDLE_RETURN_IF_ERROR(FfiStatus(code, table));
   table_ = std::move(table);
-  for (size_t at = 0; at < table_.size();) {
+  for (size_t at = 0; at < table_.size() && bytes_.size() < max_tokens;) {
     uint32_t size = 0;
     std::memcpy(&size, table_.data() + at + 1, sizeof(size));
     special_.push_back(table_[at] != 0);
@@ -201,14 +203,13 @@ absl::StatusOr<std::vector<TokenId>> RustTokenizer::Encode(std::string_view text
   const int32_t code = spindle_text_tokenizer_encode(
       handle_.get(), FfiBytes(text), text.size(), parse_special, guard, FfiOutput(output));
   SPINDLE_RETURN_IF_ERROR(FfiStatus(code, output));
-  const size_t num_ids = output.size() / sizeof(TokenId);
-  const size_t num_before = add_special ? boundaries_.prefix.size() : 0;
-  std::vector<TokenId> ids(num_before + num_ids);
-  if (num_ids > 0) {
-    std::memcpy(ids.data() + num_before, output.data(), output.size());
+  std::vector<TokenId> ids(output.size() / sizeof(TokenId));
+  if (!ids.empty()) {
+    std::memcpy(ids.data(), output.data(), output.size());
   }
+  std::erase_if(ids, [&](TokenId id) { return !Contains(id); });
   if (add_special) {
-    std::ranges::copy(boundaries_.prefix, ids.begin());
+    ids.insert(ids.begin(), boundaries_.prefix.begin(), boundaries_.prefix.end());
     ids.insert(ids.end(), boundaries_.suffix.begin(), boundaries_.suffix.end());
   }
   return ids;
@@ -230,14 +231,15 @@ std::unique_ptr<DecodeStream> RustTokenizer::NewDecodeStream(bool skip_special) 
   return std::make_unique<RustDecodeStream>(*this, skip_special);
 }
 
-absl::StatusOr<std::unique_ptr<RustTokenizer>> Make(std::string_view tokenizer_json) {
+absl::StatusOr<std::unique_ptr<RustTokenizer>> Make(std::string_view tokenizer_json,
+                                                    size_t max_tokens) {
   std::string message;
   int32_t code = 0;
   TokenizerHandle handle(spindle_text_tokenizer_new(
       FfiBytes(tokenizer_json), tokenizer_json.size(), FfiOutput(message), &code));
   SPINDLE_RETURN_IF_ERROR(FfiStatus(code, message));
   auto tokenizer = std::make_unique<RustTokenizer>(std::move(handle));
-  SPINDLE_RETURN_IF_ERROR(tokenizer->Load());
+  SPINDLE_RETURN_IF_ERROR(tokenizer->Load(max_tokens));
   return tokenizer;
 }
 
@@ -302,7 +304,8 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::FromJson(std::string_view 
                            ParseConfig(tokenizer_config, "tokenizer_config.json"));
   SPINDLE_ASSIGN_OR_RETURN(const Json generation,
                            ParseConfig(generation_config, "generation_config.json"));
-  SPINDLE_ASSIGN_OR_RETURN(std::unique_ptr<RustTokenizer> tokenizer, Make(tokenizer_json));
+  SPINDLE_ASSIGN_OR_RETURN(std::unique_ptr<RustTokenizer> tokenizer,
+                           Make(tokenizer_json, std::numeric_limits<size_t>::max()));
   SPINDLE_ASSIGN_OR_RETURN(Boundaries boundaries, tokenizer->Describe());
   SPINDLE_ASSIGN_OR_RETURN(boundaries.bos_id, NamedToken(*tokenizer, config, "bos_token"));
   SPINDLE_ASSIGN_OR_RETURN(boundaries.eos_id, NamedToken(*tokenizer, config, "eos_token"));
@@ -325,7 +328,7 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::FromJson(std::string_view 
 absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::FromGguf(const GgufVocabulary& vocabulary) {
   SPINDLE_ASSIGN_OR_RETURN(GgufDefinition definition, BuildGgufDefinition(vocabulary));
   SPINDLE_ASSIGN_OR_RETURN(std::unique_ptr<RustTokenizer> tokenizer,
-                           Make(definition.tokenizer_json));
+                           Make(definition.tokenizer_json, vocabulary.tokens.size()));
   SPINDLE_ASSIGN_OR_RETURN(Boundaries boundaries, tokenizer->Describe());
   Sha256 hash;
   hash.Field("gguf").Field(definition.tokenizer_json);
