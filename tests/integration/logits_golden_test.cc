@@ -15,7 +15,9 @@ struct Tiny {
   std::string golden;  // file in tests/golden/logits
 };
 
-void PrintTo(const Tiny& tiny, std::ostream* out) { *out << tiny.golden; }
+void PrintTo(const Tiny& tiny, std::ostream* out) {
+  *out << tiny.golden;
+}
 
 void Print(const std::string& what, const Agreement& agreement) {
   std::cout << what << ": relative error " << agreement.relative_error << ", rms difference "
@@ -64,9 +66,13 @@ class TinyLogits : public testing::TestWithParam<Tiny> {
   }
 };
 
-TEST_P(TinyLogits, ExactModeFollowsTransformers) { ExpectExact(Options(), GetParam().golden); }
+TEST_P(TinyLogits, ExactModeFollowsTransformers) {
+  ExpectExact(Options(), GetParam().golden);
+}
 
-TEST_P(TinyLogits, DefaultModeStaysClose) { ExpectClose(Options(), GetParam().golden); }
+TEST_P(TinyLogits, DefaultModeStaysClose) {
+  ExpectClose(Options(), GetParam().golden);
+}
 
 std::vector<Tiny> AllTiny() {
   std::vector<Tiny> all = {{"llama-wide.gguf", "llama-wide.gguf.golden"}};
@@ -102,9 +108,13 @@ class SmolLogits : public testing::Test {
   RigOptions options_;
 };
 
-TEST_F(SmolLogits, ExactModeFollowsTransformers) { ExpectExact(options_, kGolden); }
+TEST_F(SmolLogits, ExactModeFollowsTransformers) {
+  ExpectExact(options_, kGolden);
+}
 
-TEST_F(SmolLogits, DefaultModeStaysClose) { ExpectClose(options_, kGolden); }
+TEST_F(SmolLogits, DefaultModeStaysClose) {
+  ExpectClose(options_, kGolden);
+}
 
 }  // namespace
 }  // namespace spindle::test

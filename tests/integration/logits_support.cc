@@ -8,6 +8,7 @@
 
 #include "base/status_macros.h"
 #include "kernels/registry.h"
+#include "support/allocation_counter.h"
 
 namespace spindle::test {
 namespace {
@@ -140,6 +141,36 @@ std::vector<float> ModelRig::LogitsOf(const std::vector<TokenId>& prompt, uint32
         all.insert(all.end(), row.begin(), row.end());
       });
   return status.ok() ? all : std::vector<float>();
+}
+
+std::vector<float> ModelRig::LogitsOfRows(const std::vector<TokenId>& prompt,
+                                          std::span<const uint32_t> rows) {
+  const SequenceId sequence = store_->Open(BudgetGroupId(0), {}, 0);
+  const auto length = static_cast<uint32_t>(prompt.size());
+  const std::vector<sparse::SequenceRows> all = {{sequence, 0, length, 0}};
+  std::vector<float> result;
+  if (store_->Extend(sequence, length).ok()) {
+    const auto logits = model_->Forward({prompt, all, rows}, *runtime_);
+    if (logits.ok()) {
+      result.assign(logits->begin(), logits->end());
+    }
+  }
+  store_->Close(sequence);
+  return result;
+}
+
+uint64_t ModelRig::AllocationsOfAStep(const std::vector<TokenId>& prompt) {
+  const SequenceId sequence = store_->Open(BudgetGroupId(0), {}, 0);
+  const auto length = static_cast<uint32_t>(prompt.size());
+  const std::vector<sparse::SequenceRows> all = {{sequence, 0, length, 0}};
+  const std::vector<uint32_t> last = {length - 1};
+  SPINDLE_CHECK(store_->Extend(sequence, length).ok());
+  const uint64_t before = AllocationCount();
+  const bool ok = model_->Forward({prompt, all, last}, *runtime_).ok();
+  const uint64_t after = AllocationCount();
+  SPINDLE_CHECK(ok);
+  store_->Close(sequence);
+  return after - before;
 }
 
 absl::StatusOr<std::vector<GoldenPrompt>> ReadGolden(const std::string& name) {

@@ -47,6 +47,13 @@ class ModelRig {
   // Logits of all positions of one prompt, [n][vocab].
   std::vector<float> LogitsOf(const std::vector<TokenId>& prompt, uint32_t chunk);
 
+  // Logits of some rows of one prompt run as one step, [rows][vocab].
+  std::vector<float> LogitsOfRows(const std::vector<TokenId>& prompt,
+                                  std::span<const uint32_t> rows);
+
+  // Heap allocations while one step of the whole prompt runs.
+  uint64_t AllocationsOfAStep(const std::vector<TokenId>& prompt);
+
  private:
   ModelRig() = default;
 

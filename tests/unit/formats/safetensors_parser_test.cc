@@ -121,7 +121,7 @@ std::vector<Refusal> Refusals() {
 INSTANTIATE_TEST_SUITE_P(Rows,
                          SafetensorsRefusals,
                          testing::ValuesIn(Refusals()),
-                         [](const auto& info) { return std::string(info.param.name); });
+                         [](const auto& row) { return std::string(row.param.name); });
 
 TEST(Safetensors, SurvivesRandomDamage) {
   const std::vector<uint8_t> whole = File(kTwo, 32);
