@@ -1,0 +1,323 @@
+#include "server/http/completion_format.h"
+
+#include <algorithm>
+#include <iterator>
+#include <span>
+#include <string_view>
+#include <utility>
+
+#include "server/http/json_writer.h"
+#include "server/http/logprob_format.h"
+#include "server/http/response.h"
+
+namespace spindle::server {
+namespace {
+
+void AppendNumber(uint64_t value, std::string* out) {
+  AppendJsonNumber(value, out);
+}
+
+void AppendTokenIds(std::span<const TokenId> ids, std::string* out) {
+  out->push_back('[');
+  for (size_t i = 0; i < ids.size(); ++i) {
+    if (i > 0) {
+      out->push_back(',');
+    }
+    AppendJsonNumber(static_cast<int64_t>(ids[i]), out);
+  }
+  out->push_back(']');
+}
+
+// Key and value of the stop that ended a choice.
+void AppendStopReason(const serving::FinishedEvent& event, std::string* out) {
+  if (event.stop_string.has_value()) {
+    AppendJsonString(*event.stop_string, out);
+  } else if (event.stop_token.has_value()) {
+    AppendJsonNumber(static_cast<int64_t>(*event.stop_token), out);
+  } else {
+    out->append("null");
+  }
+}
+
+std::span<const TokenId> PromptOf(const serving::PreparedRequest& request, uint32_t choice) {
+  const uint32_t prompt = choice / std::max(1U, request.sampling.num_choices);
+  return prompt < request.prompts.size() ? std::span<const TokenId>(request.prompts[prompt])
+                                         : std::span<const TokenId>();
+}
+
+// id, object, created, model and fingerprint, up to and including `"choices":[`.
+std::string ResponseHead(const serving::PreparedRequest& request,
+                         const CompletionIdentity& identity,
+                         std::string_view object) {
+  std::string head = R"({"id":)";
+  AppendJsonString(identity.id, &head);
+  head.append(R"(,"object":")").append(object).append(R"(","created":)");
+  AppendJsonNumber(identity.created_unix_seconds, &head);
+  head += R"(,"model":)";
+  AppendJsonString(request.model, &head);
+  head += R"(,"system_fingerprint":)";
+  AppendJsonString(identity.system_fingerprint, &head);
+  head += R"(,"choices":[)";
+  return head;
+}
+
+bool WantsLogprobs(const serving::PreparedRequest& request) {
+  return request.sampling.logprobs.has_value();
+}
+
+}  // namespace
+
+std::string CompletionId(serving::Endpoint endpoint, const std::string& request_id) {
+  return (endpoint == serving::Endpoint::kChat ? "chatcmpl-" : "cmpl-") + request_id;
+}
+
+void AppendUsage(const serving::Usage& usage, std::string* out) {
+  out->append(R"({"prompt_tokens":)");
+  AppendNumber(usage.prompt_tokens, out);
+  out->append(R"(,"completion_tokens":)");
+  AppendNumber(usage.completion_tokens, out);
+  out->append(R"(,"total_tokens":)");
+  AppendNumber(uint64_t{usage.prompt_tokens} + usage.completion_tokens, out);
+  out->append(R"(,"prompt_tokens_details":{"cached_tokens":)");
+  AppendNumber(usage.cached_tokens, out);
+  out->append(
+      R"(,"audio_tokens":0},"completion_tokens_details":{"reasoning_tokens":0,"audio_tokens":0,)"
+      R"("accepted_prediction_tokens":0,"rejected_prediction_tokens":0}})");
+}
+
+const char* FinishReasonName(engine::FinishReason reason) {
+  switch (reason) {
+    case engine::FinishReason::kStop:
+      return "stop";
+    case engine::FinishReason::kLength:
+      return "length";
+    case engine::FinishReason::kAborted:
+      return "abort";
+    case engine::FinishReason::kError:
+      return "error";
+  }
+  return "error";
+}
+
+ChunkWriter::ChunkWriter(const serving::PreparedRequest& request,
+                         const CompletionIdentity& identity)
+    : request_(request), chat_(request.endpoint == serving::Endpoint::kChat) {
+  head_ = "data: ";
+  head_ += ResponseHead(request, identity, chat_ ? "chat.completion.chunk" : "text_completion");
+}
+
+void ChunkWriter::Begin(std::string* out) const {
+  out->append(head_);
+}
+
+void ChunkWriter::End(const serving::Usage& running,
+                      std::string_view extra,
+                      std::string* out) const {
+  out->push_back(']');
+  out->append(extra);
+  if (request_.continuous_usage) {
+    out->append(R"(,"usage":)");
+    AppendUsage(running, out);
+  } else if (request_.include_usage) {
+    out->append(R"(,"usage":null)");
+  }
+  out->append("}\n\n");
+}
+
+void ChunkWriter::FirstChunk(uint32_t choice, const serving::Usage& running, std::string* out) {
+  if (choice >= started_.size()) {
+    started_.resize(choice + 1, false);
+  }
+  if (started_[choice]) {
+    return;
+  }
+  started_[choice] = true;
+  // Text completions have no role chunk; theirs is written only to carry the prompt's ids.
+  if (!chat_ && !request_.return_token_ids) {
+    return;
+  }
+  Begin(out);
+  out->append(R"({"index":)");
+  AppendNumber(choice, out);
+  out->append(chat_ ? R"(,"delta":{"role":"assistant","content":""})" : R"(,"text":"")");
+  out->append(R"(,"logprobs":null,"finish_reason":null)");
+  std::string prompt_ids;
+  if (request_.return_token_ids) {
+    prompt_ids = R"(,"prompt_token_ids":)";
+    AppendTokenIds(PromptOf(request_, choice), &prompt_ids);
+  }
+  // A chat has one prompt, so its ids stand beside the choices.
+  if (!chat_) {
+    out->append(std::exchange(prompt_ids, {}));
+  }
+  out->push_back('}');
+  End(running, prompt_ids, out);
+}
+
+void ChunkWriter::AppendLogprobs(const serving::DeltaEvent& event, std::string* out) const {
+  if (event.logprobs.empty() || !WantsLogprobs(request_)) {
+    out->append("null");
+  } else if (chat_) {
+    AppendChatLogprobs(event.logprobs, out);
+  } else {
+    AppendCompletionLogprobs(event.logprobs, out);
+  }
+}
+
+void ChunkWriter::Delta(const serving::DeltaEvent& event,
+                        const serving::Usage& running,
+                        std::string* out) {
+  FirstChunk(event.choice, running, out);
+  const bool has_ids = request_.return_token_ids && !event.token_ids.empty();
+  if (event.text.empty() && event.logprobs.empty() && !has_ids) {
+    return;
+  }
+  Begin(out);
+  out->append(R"({"index":)");
+  AppendNumber(event.choice, out);
+  if (!chat_) {
+    out->append(R"(,"text":)");
+    AppendJsonString(event.text, out);
+  } else if (event.text.empty()) {
+    out->append(R"(,"delta":{})");
+  } else {
+    out->append(R"(,"delta":{"content":)");
+    AppendJsonString(event.text, out);
+    out->push_back('}');
+  }
+  out->append(R"(,"logprobs":)");
+  AppendLogprobs(event, out);
+  out->append(R"(,"finish_reason":null)");
+  if (has_ids) {
+    out->append(R"(,"token_ids":)");
+    AppendTokenIds(event.token_ids, out);
+  }
+  out->push_back('}');
+  End(running, {}, out);
+}
+
+void ChunkWriter::Finished(const serving::FinishedEvent& event,
+                           const serving::Usage& running,
+                           std::string* out) {
+  FirstChunk(event.choice, running, out);
+  Begin(out);
+  out->append(R"({"index":)");
+  AppendNumber(event.choice, out);
+  out->append(chat_ ? R"(,"delta":{})" : R"(,"text":"")");
+  out->append(R"(,"logprobs":null,"finish_reason":")").append(FinishReasonName(event.reason));
+  out->append(R"(","stop_reason":)");
+  AppendStopReason(event, out);
+  out->push_back('}');
+  End(running, {}, out);
+}
+
+void ChunkWriter::Progress(const serving::ProgressEvent& event,
+                           const serving::Usage& running,
+                           std::string* out) {
+  std::string progress = R"(,"spindle":{"progress":{"phase":")";
+  progress.append(event.queued ? "queued" : "prefill");
+  progress.append(R"(","queue_position":)");
+  AppendNumber(event.queue_position, &progress);
+  progress.append(R"(,"processed_tokens":)");
+  AppendNumber(event.processed_tokens, &progress);
+  progress.append(R"(,"total_tokens":)");
+  AppendNumber(event.total_tokens, &progress);
+  progress.append(R"(,"cached_tokens":)");
+  AppendNumber(event.cached_tokens, &progress);
+  progress.append("}}");
+  Begin(out);
+  End(running, progress, out);
+}
+
+void ChunkWriter::Done(const serving::Usage& usage, std::string* out) {
+  if (request_.include_usage) {
+    Begin(out);
+    out->append(R"(],"usage":)");
+    AppendUsage(usage, out);
+    out->append("}\n\n");
+  }
+  out->append("data: [DONE]\n\n");
+}
+
+void ChunkWriter::Error(const serving::ApiError& error, std::string* out) {
+  out->append("data: ").append(ErrorJson(error, error.http_status)).append("\n\n");
+}
+
+ResultBuilder::ResultBuilder(const serving::PreparedRequest& request,
+                             const CompletionIdentity& identity)
+    : request_(request), identity_(identity) {}
+
+void ResultBuilder::Delta(serving::DeltaEvent event) {
+  Choice& choice = choices_[event.choice];
+  choice.text += event.text;
+  choice.token_ids.insert(choice.token_ids.end(), event.token_ids.begin(), event.token_ids.end());
+  choice.logprobs.insert(choice.logprobs.end(),
+                         std::make_move_iterator(event.logprobs.begin()),
+                         std::make_move_iterator(event.logprobs.end()));
+}
+
+void ResultBuilder::Finished(serving::FinishedEvent event) {
+  Choice& choice = choices_[event.choice];
+  choice.finish = std::move(event);
+}
+
+void ResultBuilder::AppendChoice(uint32_t index, const Choice& choice, std::string* out) const {
+  const bool chat = request_.endpoint == serving::Endpoint::kChat;
+  out->append(R"({"index":)");
+  AppendNumber(index, out);
+  if (chat) {
+    out->append(R"(,"message":{"role":"assistant","content":)");
+    AppendJsonString(choice.text, out);
+    out->append(R"(,"refusal":null})");
+  } else {
+    out->append(R"(,"text":)");
+    AppendJsonString(choice.text, out);
+  }
+  out->append(R"(,"logprobs":)");
+  if (!WantsLogprobs(request_)) {
+    out->append("null");
+  } else if (chat) {
+    AppendChatLogprobs(choice.logprobs, out);
+  } else {
+    AppendCompletionLogprobs(choice.logprobs, out);
+  }
+  out->append(R"(,"finish_reason":")").append(FinishReasonName(choice.finish.reason));
+  out->append(R"(","stop_reason":)");
+  AppendStopReason(choice.finish, out);
+  if (request_.return_token_ids) {
+    out->append(R"(,"token_ids":)");
+    AppendTokenIds(choice.token_ids, out);
+  }
+  if (request_.return_token_ids && !chat) {
+    out->append(R"(,"prompt_token_ids":)");
+    AppendTokenIds(PromptOf(request_, index), out);
+  }
+  out->push_back('}');
+}
+
+std::string ResultBuilder::Build(const serving::Usage& usage) const {
+  const bool chat = request_.endpoint == serving::Endpoint::kChat;
+  std::string body =
+      ResponseHead(request_, identity_, chat ? "chat.completion" : "text_completion");
+  bool first = true;
+  for (const auto& [index, choice] : choices_) {
+    if (!first) {
+      body += ',';
+    }
+    first = false;
+    AppendChoice(index, choice, &body);
+  }
+  body += R"(],"usage":)";
+  AppendUsage(usage, &body);
+  if (chat) {
+    body += R"(,"service_tier":"default")";
+  }
+  if (request_.return_token_ids && chat && !request_.prompts.empty()) {
+    body += R"(,"prompt_token_ids":)";
+    AppendTokenIds(request_.prompts.front(), &body);
+  }
+  body += '}';
+  return body;
+}
+
+}  // namespace spindle::server

@@ -1,0 +1,89 @@
+// JSON forms of chat and text completions, streamed and whole (API specification, 3.5, 4, 5, 6,
+// 10). No sockets. Thread-safety: thread-compatible.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "serving/completion_service.h"
+#include "serving/generation.h"
+
+namespace spindle::server {
+
+// What is equal on all chunks of a response.
+struct CompletionIdentity {
+  std::string id;  // with its prefix
+  int64_t created_unix_seconds = 0;
+  std::string system_fingerprint;
+};
+
+// `chatcmpl-` or `cmpl-` and the request id.
+[[nodiscard]] std::string CompletionId(serving::Endpoint endpoint, const std::string& request_id);
+
+// {"prompt_tokens":…}
+void AppendUsage(const serving::Usage& usage, std::string* out);
+
+// Name of a finish reason.
+[[nodiscard]] const char* FinishReasonName(engine::FinishReason reason);
+
+// Writes server-sent events. `request` must outlive the writer.
+class ChunkWriter {
+ public:
+  ChunkWriter(const serving::PreparedRequest& request, const CompletionIdentity& identity);
+
+  // Each appends whole events (`data: …\n\n`) to `out`, or nothing. `running`: totals so far.
+  void Delta(const serving::DeltaEvent& event, const serving::Usage& running, std::string* out);
+  void Finished(const serving::FinishedEvent& event,
+                const serving::Usage& running,
+                std::string* out);
+  void Progress(const serving::ProgressEvent& event,
+                const serving::Usage& running,
+                std::string* out);
+  // The usage chunk, when it was asked for, and the end mark.
+  void Done(const serving::Usage& usage, std::string* out);
+  // The last event of a stream that failed.
+  static void Error(const serving::ApiError& error, std::string* out);
+
+ private:
+  void FirstChunk(uint32_t choice, const serving::Usage& running, std::string* out);
+  void Begin(std::string* out) const;
+  // `extra`: further members of the chunk object, each with its leading comma.
+  void End(const serving::Usage& running, std::string_view extra, std::string* out) const;
+  void AppendLogprobs(const serving::DeltaEvent& event, std::string* out) const;
+
+  const serving::PreparedRequest& request_;
+  const bool chat_;
+  std::string head_;           // from `data: {"id"` to `"choices":[`
+  std::vector<bool> started_;  // per choice: its first chunk is out
+};
+
+// Collects a whole response. `request` must outlive the builder.
+class ResultBuilder {
+ public:
+  ResultBuilder(const serving::PreparedRequest& request, const CompletionIdentity& identity);
+
+  void Delta(serving::DeltaEvent event);
+  void Finished(serving::FinishedEvent event);
+  // The response body.
+  [[nodiscard]] std::string Build(const serving::Usage& usage) const;
+
+ private:
+  struct Choice {
+    std::string text;
+    std::vector<TokenId> token_ids;
+    std::vector<serving::TokenLogprob> logprobs;
+    serving::FinishedEvent finish;
+  };
+
+  void AppendChoice(uint32_t index, const Choice& choice, std::string* out) const;
+
+  const serving::PreparedRequest& request_;
+  const CompletionIdentity identity_;
+  std::map<uint32_t, Choice> choices_;  // ordered by index
+};
+
+}  // namespace spindle::server

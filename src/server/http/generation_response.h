@@ -1,0 +1,72 @@
+// One generation on its way to a client: pulls its events and writes them in the form the request
+// asked for. No sockets. Thread-safety: thread-compatible; lives on the connection's strand.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "server/http/completion_format.h"
+#include "serving/completion_service.h"
+#include "serving/generation.h"
+
+namespace spindle::server {
+
+class GenerationResponse {
+ public:
+  enum class State : uint8_t { kWaiting, kMore, kDone };
+
+  // `clock` must outlive the object.
+  GenerationResponse(serving::PreparedRequest request,
+                     std::unique_ptr<serving::Generation> generation,
+                     const CompletionIdentity& identity,
+                     const Clock& clock);
+
+  // Takes up to `max_events` events; of a stream, appends their server-sent events to `out`.
+  // kWaiting: nothing more until the ready callback. After kDone: error(), else Body() or the end
+  // of the stream, which is in `out`.
+  [[nodiscard]] State Pump(size_t max_events, std::string* out);
+
+  [[nodiscard]] bool streaming() const { return request_.stream; }
+
+  [[nodiscard]] const serving::PreparedRequest& request() const { return request_; }
+
+  [[nodiscard]] const std::optional<serving::ApiError>& error() const { return error_; }
+
+  // The whole response. REQUIRES: done, not streaming, no error.
+  [[nodiscard]] std::string Body() const { return result_.Build(usage_); }
+
+  [[nodiscard]] serving::Generation& generation() { return *generation_; }
+
+  // Gives the unfinished generation away.
+  [[nodiscard]] std::unique_ptr<serving::Generation> Release() { return std::move(generation_); }
+
+  // For the access log.
+  [[nodiscard]] serving::Usage usage() const;
+
+  [[nodiscard]] Duration queue_time() const { return stats_.queue_time; }
+
+  [[nodiscard]] const std::string& finish_reasons() const { return finish_reasons_; }
+
+ private:
+  void OnEvent(serving::GenerationEvent event, std::string* out);
+  void OnProgress(const serving::ProgressEvent& event, std::string* out);
+
+  const serving::PreparedRequest request_;
+  std::unique_ptr<serving::Generation> generation_;
+  const Clock& clock_;
+  ChunkWriter chunks_;
+  ResultBuilder result_;
+  std::vector<serving::GenerationEvent> events_;  // reused
+  serving::Usage usage_;
+  engine::RequestStats stats_;
+  std::optional<serving::ApiError> error_;
+  TimePoint next_progress_{};
+  std::string finish_reasons_;
+};
+
+}  // namespace spindle::server

@@ -1,0 +1,238 @@
+#include "server/http/completion_format.h"
+
+#include <cmath>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "server/http/json_writer.h"
+#include "server/http/logprob_format.h"
+
+namespace spindle::server {
+namespace {
+
+using Json = nlohmann::json;
+
+serving::PreparedRequest ChatRequest() {
+  serving::PreparedRequest request;
+  request.model = "smol";
+  request.prompts = {{1, 2, 3}};
+  return request;
+}
+
+const CompletionIdentity kIdentity{"chatcmpl-x", 1700000000, "fp_0"};
+
+// The JSON of each event.
+std::vector<Json> Parse(const std::string& events) {
+  std::vector<Json> parsed;
+  for (size_t at = 0; at < events.size();) {
+    const size_t end = events.find("\n\n", at);
+    parsed.push_back(Json::parse(events.substr(at + 6, end - at - 6)));
+    at = end + 2;
+  }
+  return parsed;
+}
+
+TEST(JsonWriter, StringsReadBackEqual) {
+  std::string all;
+  for (int c = 0; c < 128; ++c) {
+    all.push_back(static_cast<char>(c));
+  }
+  for (const std::string& text : {all, std::string("héllo 世界 🙂 \u2028"), std::string()}) {
+    std::string json;
+    AppendJsonString(text, &json);
+    EXPECT_EQ(Json::parse(json), text);
+    EXPECT_EQ(json.find('\n'), std::string::npos);
+  }
+}
+
+TEST(JsonWriter, BadUtf8NeverLeaves) {
+  struct Row {
+    std::string bytes;
+    std::string text;
+  };
+
+  const std::string bad = "\xEF\xBF\xBD";
+  const std::vector<Row> rows = {
+      {"\x80", bad},
+      {"a\xC3", "a" + bad},
+      {"\xC3(", bad + "("},
+      {"\xC0\x80", bad + bad},            // overlong
+      {"\xE0\x80\x80", bad + bad + bad},  // overlong
+      {"\xED\xA0\x80", bad + bad + bad},  // surrogate
+      {"\xF5\x80\x80\x80", bad + bad + bad + bad},
+      {"\xF4\x90\x80\x80", bad + bad + bad + bad},  // above U+10FFFF
+      {"\xE4\xB8", bad + bad},
+      {"\xF0\x9F\x99\x82", "\xF0\x9F\x99\x82"},
+  };
+  for (const Row& row : rows) {
+    std::string json;
+    AppendJsonString(row.bytes, &json);
+    EXPECT_EQ(Json::parse(json), row.text);
+    EXPECT_EQ(SanitizeUtf8(row.bytes), row.text);
+    EXPECT_EQ(IsValidUtf8(row.bytes), row.bytes == row.text);
+  }
+}
+
+TEST(JsonWriter, NumbersReadBackEqual) {
+  for (const float value : {0.0F, -0.5F, -1.0F, 1e-20F, -9998.75F, 0.1F}) {
+    std::string json;
+    AppendJsonNumber(value, &json);
+    EXPECT_EQ(Json::parse(json).get<float>(), value) << json;
+  }
+}
+
+serving::TokenLogprob Token(std::string bytes, float logprob) {
+  serving::TokenLogprob token;
+  token.token = 1;
+  token.bytes = std::move(bytes);
+  token.logprob = logprob;
+  return token;
+}
+
+TEST(LogprobFormat, ChatEntries) {
+  serving::TokenLogprob token = Token("\xC3", -0.25F);
+  token.top = {{5, "a", -0.25F}, {6, "\xC3", -std::numeric_limits<float>::infinity()}};
+  std::string json;
+  AppendChatLogprobs(std::vector<serving::TokenLogprob>{token, Token("b", -20000.0F)}, &json);
+  EXPECT_EQ(Json::parse(json), Json::parse(R"({"content":[
+      {"token":"\uFFFD","logprob":-0.25,"bytes":[195],"top_logprobs":[
+          {"token":"a","logprob":-0.25,"bytes":[97]},
+          {"token":"\uFFFD","logprob":-9999.0,"bytes":[195]}]},
+      {"token":"b","logprob":-9999.0,"bytes":[98],"top_logprobs":[]}],"refusal":null})"));
+}
+
+TEST(LogprobFormat, CompletionArrays) {
+  serving::TokenLogprob first;
+  first.bytes = "Hi";
+  serving::TokenLogprob second = Token("\xC3", -3.0F);
+  second.top = {{5, " a", -0.5F}, {6, "b", -1.0F}};
+  second.text_offset = 2;
+  serving::TokenLogprob third = Token("c", -2.0F);
+  third.top = {{7, "c", -2.0F}, {8, "c", -1.5F}};  // two ids with one text: the larger stays
+  third.text_offset = 3;
+  std::string json;
+  AppendCompletionLogprobs(std::vector<serving::TokenLogprob>{first, second, third}, &json);
+  EXPECT_EQ(Json::parse(json), Json::parse(R"({"tokens":["Hi","bytes:\\xc3","c"],
+      "token_logprobs":[null,-3.0,-2.0],
+      "top_logprobs":[null,{" a":-0.5,"b":-1.0,"bytes:\\xc3":-3.0},{"c":-1.5}],
+      "text_offset":[0,2,3]})"));
+}
+
+TEST(ChunkWriter, ChoicesInterleaveWithOneRoleChunkEach) {
+  serving::PreparedRequest request = ChatRequest();
+  request.sampling.num_choices = 2;
+  ChunkWriter writer(request, kIdentity);
+  std::string out;
+  serving::DeltaEvent delta;
+  delta.choice = 1;
+  delta.text = "b";
+  writer.Delta(delta, {}, &out);
+  delta.choice = 0;
+  delta.text = "a";
+  writer.Delta(delta, {}, &out);
+  delta.text = "";  // nothing to show
+  writer.Delta(delta, {}, &out);
+  serving::FinishedEvent finish;
+  finish.choice = 1;
+  finish.reason = engine::FinishReason::kLength;
+  writer.Finished(finish, {}, &out);
+  const std::vector<Json> events = Parse(out);
+  ASSERT_EQ(events.size(), 5U);
+  const std::vector<int> choices = {1, 1, 0, 0, 1};
+  for (size_t i = 0; i < events.size(); ++i) {
+    ASSERT_EQ(events[i]["choices"].size(), 1U);
+    EXPECT_EQ(events[i]["choices"][0]["index"], choices[i]);
+    EXPECT_EQ(events[i]["choices"][0]["delta"].contains("role"), i == 0 || i == 2);
+    EXPECT_FALSE(events[i].contains("usage"));
+  }
+  EXPECT_EQ(events[4]["choices"][0]["finish_reason"], "length");
+}
+
+TEST(ChunkWriter, LogprobsTravelWithTheirText) {
+  serving::PreparedRequest request = ChatRequest();
+  request.sampling.logprobs = 0;
+  ChunkWriter writer(request, kIdentity);
+  std::string out;
+  serving::DeltaEvent delta;
+  delta.logprobs = {Token("\xC3", -1.0F)};  // half a character: no text yet
+  writer.Delta(delta, {}, &out);
+  const std::vector<Json> events = Parse(out);
+  ASSERT_EQ(events.size(), 2U);
+  EXPECT_TRUE(events[0]["choices"][0]["logprobs"].is_null());
+  EXPECT_EQ(events[1]["choices"][0]["delta"], Json::object());
+  EXPECT_EQ(events[1]["choices"][0]["logprobs"]["content"].size(), 1U);
+}
+
+TEST(ChunkWriter, ContinuousUsageIsInEveryChunk) {
+  serving::PreparedRequest request = ChatRequest();
+  request.include_usage = true;
+  request.continuous_usage = true;
+  ChunkWriter writer(request, kIdentity);
+  std::string out;
+  serving::DeltaEvent delta;
+  delta.text = "x";
+  writer.Delta(delta, {5, 1, 0}, &out);
+  for (const Json& event : Parse(out)) {
+    EXPECT_EQ(event["usage"]["total_tokens"], 6);
+  }
+}
+
+TEST(ChunkWriter, TokenIdsWhenAskedFor) {
+  serving::PreparedRequest request = ChatRequest();
+  request.return_token_ids = true;
+  ChunkWriter chat(request, kIdentity);
+  std::string out;
+  serving::DeltaEvent delta;
+  delta.text = "x";
+  delta.token_ids = {7, 8};
+  chat.Delta(delta, {}, &out);
+  std::vector<Json> events = Parse(out);
+  EXPECT_EQ(events[0]["prompt_token_ids"], Json::parse("[1,2,3]"));
+  EXPECT_EQ(events[1]["choices"][0]["token_ids"], Json::parse("[7,8]"));
+
+  request.endpoint = serving::Endpoint::kCompletions;
+  request.prompts = {{1}, {2}};
+  ChunkWriter text(request, kIdentity);
+  out.clear();
+  delta.choice = 1;
+  text.Delta(delta, {}, &out);
+  events = Parse(out);
+  EXPECT_EQ(events[0]["choices"][0]["prompt_token_ids"], Json::parse("[2]"));
+}
+
+TEST(ResultBuilder, ChoicesAreOrderedAndStopReasonsShown) {
+  serving::PreparedRequest request = ChatRequest();
+  request.endpoint = serving::Endpoint::kCompletions;
+  request.sampling.logprobs = 0;
+  request.return_token_ids = true;
+  ResultBuilder builder(request, kIdentity);
+  serving::DeltaEvent delta;
+  delta.choice = 1;
+  delta.text = "b";
+  delta.token_ids = {9};
+  delta.logprobs = {Token("b", -1.0F)};
+  builder.Delta(delta);
+  serving::FinishedEvent finish;
+  finish.choice = 1;
+  finish.stop_string = "END";
+  builder.Finished(finish);
+  finish = {};
+  finish.stop_token = 2;
+  builder.Finished(finish);
+  const Json json = Json::parse(builder.Build({3, 2, 1}));
+  ASSERT_EQ(json["choices"].size(), 2U);
+  EXPECT_EQ(json["choices"][0]["index"], 0);
+  EXPECT_EQ(json["choices"][0]["text"], "");
+  EXPECT_EQ(json["choices"][0]["stop_reason"], 2);
+  EXPECT_EQ(json["choices"][1]["stop_reason"], "END");
+  EXPECT_EQ(json["choices"][1]["token_ids"], Json::parse("[9]"));
+  EXPECT_EQ(json["choices"][1]["logprobs"]["tokens"], Json::parse(R"(["b"])"));
+  EXPECT_FALSE(json.contains("service_tier"));
+}
+
+}  // namespace
+}  // namespace spindle::server

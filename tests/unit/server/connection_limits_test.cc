@@ -1,0 +1,179 @@
+// Timeouts, drain and stop. The limits are small, and tests wait for what must happen, never for
+// time to pass.
+#include <chrono>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "server/http/response.h"
+#include "unit/server/http_test_server.h"
+
+namespace spindle::server {
+namespace {
+
+constexpr auto kShort = std::chrono::milliseconds(30);
+
+TEST(ConnectionLimits, SlowHeadersAnswer408AndClose) {
+  TestServerConfig config;
+  config.options.header_timeout = kShort;
+  TestServer server(config);
+  RawClient client(server.port());
+  client.Send("GET /version HTTP/1.1\r\nHo");
+  const RawResponse response = client.Read();
+  EXPECT_EQ(response.status, 408);
+  EXPECT_EQ(ErrorCode(response), "request_timeout");
+  EXPECT_EQ(response.Header("connection"), "close");
+  EXPECT_EQ(client.ReadAll(), "");
+}
+
+TEST(ConnectionLimits, ConnectionsThatSayNothingAreClosedSilently) {
+  TestServerConfig config;
+  config.options.header_timeout = kShort;
+  config.options.keep_alive_timeout = kShort;
+  TestServer server(config);
+  RawClient silent(server.port());
+  EXPECT_EQ(silent.ReadAll(), "");
+  RawClient idle(server.port());
+  idle.Send(Request("GET", "/version"));
+  EXPECT_EQ(idle.Read().status, 200);
+  EXPECT_EQ(idle.ReadAll(), "");
+}
+
+TEST(ConnectionLimits, StalledBodiesAnswer408AndClose) {
+  TestServerConfig config;
+  config.options.body_timeout = kShort;
+  TestServer server(config);
+  RawClient client(server.port());
+  client.Send("POST /tokenize HTTP/1.1\r\nHost: t\r\nContent-Length: 10\r\n\r\n{");
+  const RawResponse response = client.Read();
+  EXPECT_EQ(response.status, 408);
+  EXPECT_EQ(client.ReadAll(), "");
+}
+
+TEST(ConnectionLimits, DrippedBodiesAreCutToo) {
+  TestServerConfig config;
+  config.options.body_timeout = std::chrono::milliseconds(100);
+  TestServer server(config);
+  RawClient client(server.port());
+  client.Send("POST /tokenize HTTP/1.1\r\nHost: t\r\nContent-Length: 1000000\r\n\r\n");
+  // A byte now and then does not keep it alive: only the server's end stops this loop.
+  size_t sent = 0;
+  while (client.TrySend("x") && ++sent < 1000) {
+    std::this_thread::yield();
+  }
+  EXPECT_EQ(client.Read().status, 408);
+}
+
+TEST(ConnectionLimits, FastBodiesOutliveTheBodyTimeout) {
+  TestServerConfig config;
+  config.options.body_timeout = kShort;
+  TestServer server(config);
+  RawClient client(server.port());
+  const std::string body(4 << 20, 'x');
+  client.Send(Request("POST", "/tokenize", body));
+  EXPECT_EQ(client.Read().status, 200);
+}
+
+TEST(ConnectionLimits, LongLinesAndHeaders) {
+  TestServerConfig config;
+  config.options.max_request_line_bytes = 100;
+  config.options.max_header_bytes = 300;
+  TestServer server(config);
+  const std::string path(200, 'a');
+  EXPECT_EQ(ErrorCode(server.Ask(Request("GET", "/" + path))), "uri_too_long");
+  const std::string long_header = "x: " + std::string(400, 'a') + "\r\n";
+  const RawResponse response = server.Ask(Request("GET", "/version", {}, long_header));
+  EXPECT_EQ(response.status, 431);
+  EXPECT_EQ(ErrorCode(response), "headers_too_large");
+  EXPECT_EQ(response.Header("connection"), "close");
+}
+
+TEST(ConnectionLimits, ConnectionsBeyondTheLimitWait) {
+  TestServerConfig config;
+  config.options.max_connections = 2;
+  TestServer server(config);
+  auto first = std::make_unique<RawClient>(server.port());
+  RawClient second(server.port());
+  for (RawClient* client : {first.get(), &second}) {
+    client->Send(Request("GET", "/version"));
+    EXPECT_EQ(client->Read().status, 200);
+  }
+  RawClient third(server.port());
+  third.Send(Request("GET", "/version"));
+  first.reset();
+  EXPECT_EQ(third.Read().status, 200);
+}
+
+TEST(ConnectionLimits, DrainEndsIdleConnectionsAndFinishesRunningOnes) {
+  TestServer server;
+  RawClient idle(server.port());
+  idle.Send(Request("GET", "/version"));
+  EXPECT_EQ(idle.Read().status, 200);
+  RawClient running(server.port());
+  running.Send(Request("POST", "/v1/chat/completions", R"({"stream":true})"));
+  const auto script = server.backend().NextScript();
+  script->Text("one");
+  EXPECT_FALSE(running.ReadUntil("\"one\"").empty());
+
+  server.server().Drain(SteadyClock().Now() + std::chrono::seconds(20));
+  EXPECT_EQ(idle.ReadAll(), "");
+  EXPECT_EQ(server.Ask(Request("GET", "/ready")).status, 503);
+  EXPECT_EQ(server.Ask(Request("GET", "/live")).status, 200);
+  const RawResponse refused = server.Ask(Request("POST", "/v1/chat/completions", "{}"));
+  EXPECT_EQ(refused.status, 503);
+  EXPECT_EQ(ErrorCode(refused), "shutting_down");
+  EXPECT_EQ(refused.Header("connection"), "close");
+  EXPECT_EQ(refused.Header("x-should-retry"), "true");
+  const int retry = std::stoi(refused.Header("retry-after"));
+  EXPECT_GE(retry, 15);
+  EXPECT_LE(retry, 20);
+
+  script->Finish();
+  script->End();
+  EXPECT_NE(running.ReadUntil("0\r\n\r\n").find("[DONE]"), std::string::npos);
+  EXPECT_EQ(running.ReadAll(), "");
+}
+
+TEST(ConnectionLimits, StopWaitsForRunningRequestsAndCancelsTheRest) {
+  auto server = std::make_unique<TestServer>();
+  RawClient client(server->port());
+  client.Send(Request("POST", "/v1/chat/completions", "{}"));
+  const auto script = server->backend().NextScript();
+  server.reset();  // stops at once
+  EXPECT_EQ(script->WaitForCancel(), engine::CancelCause::kShutdown);
+  script->WaitForRelease();
+  EXPECT_EQ(client.ReadAll(), "");
+
+  server = std::make_unique<TestServer>();
+  RawClient patient(server->port());
+  patient.Send(Request("POST", "/v1/chat/completions", "{}"));
+  const auto running = server->backend().NextScript();
+  std::thread stopper(
+      [&] { server->server().Stop(SteadyClock().Now() + std::chrono::seconds(10)); });
+  running->Text("late");
+  running->Finish();
+  running->End();
+  EXPECT_NE(patient.Read().body.find("late"), std::string::npos);
+  stopper.join();
+}
+
+TEST(ConnectionLimits, ManyConnectionsComeAndGo) {
+  TestServer server;
+  for (int i = 0; i < 300; ++i) {
+    RawClient client(server.port());
+    if (i % 3 == 0) {
+      client.Send(Request("GET", "/version"));
+      ASSERT_EQ(client.Read().status, 200);
+    } else if (i % 3 == 1) {
+      client.Send("POST /tokenize HTTP/1.1\r\nHost: t\r\nContent-Length: 100\r\n\r\nabc");
+      client.Reset();
+    }
+  }
+  EXPECT_EQ(server.Ask(Request("GET", "/health")).status, 200);
+}
+
+}  // namespace
+}  // namespace spindle::server

@@ -1,0 +1,66 @@
+#include "server/common/request_ids.h"
+
+#include <set>
+#include <string>
+
+#include <gtest/gtest.h>
+
+namespace spindle::server {
+namespace {
+
+TEST(RequestIds, ValidIds) {
+  EXPECT_TRUE(IsValidRequestId("aZ09._:-"));
+  EXPECT_TRUE(IsValidRequestId(std::string(128, 'x')));
+  for (const char* id : {"", " ", "a b", "a\n", "ü", "a/b", "a\"b"}) {
+    EXPECT_FALSE(IsValidRequestId(id)) << id;
+  }
+  EXPECT_FALSE(IsValidRequestId(std::string(129, 'x')));
+}
+
+TEST(RequestIds, RandomIdsAreValidAndDiffer) {
+  std::set<std::string> ids;
+  for (int i = 0; i < 1000; ++i) {
+    const std::string id = RandomId();
+    EXPECT_EQ(id.size(), 32U);
+    EXPECT_TRUE(IsValidRequestId(id));
+    EXPECT_TRUE(ids.insert(id).second);
+  }
+}
+
+TEST(RequestIds, ActiveIdsGetASuffixAndReleasedOnesAreFree) {
+  RequestIds ids;
+  {
+    const RequestIds::Lease first = ids.Acquire("same");
+    const RequestIds::Lease second = ids.Acquire("same");
+    EXPECT_EQ(first.id(), "same");
+    EXPECT_EQ(second.id().substr(0, 5), "same-");
+    EXPECT_EQ(ids.num_active(), 2U);
+  }
+  EXPECT_EQ(ids.num_active(), 0U);
+  EXPECT_EQ(ids.Acquire("same").id(), "same");
+}
+
+TEST(RequestIds, LongIdsStayWithinTheLimitWithTheirSuffix) {
+  RequestIds ids;
+  const std::string id(128, 'x');
+  const RequestIds::Lease first = ids.Acquire(id);
+  const RequestIds::Lease second = ids.Acquire(id);
+  EXPECT_NE(second.id(), id);
+  EXPECT_TRUE(IsValidRequestId(second.id()));
+}
+
+TEST(RequestIds, MovedLeasesReleaseOnce) {
+  RequestIds ids;
+  RequestIds::Lease outer;
+  {
+    RequestIds::Lease inner = ids.Acquire(std::nullopt);
+    outer = std::move(inner);
+  }
+  EXPECT_EQ(ids.num_active(), 1U);
+  outer = ids.Acquire("next");
+  EXPECT_EQ(ids.num_active(), 1U);
+  EXPECT_EQ(outer.id(), "next");
+}
+
+}  // namespace
+}  // namespace spindle::server

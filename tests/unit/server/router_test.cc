@@ -1,0 +1,53 @@
+#include "server/http/router.h"
+
+#include <set>
+#include <string>
+#include <string_view>
+
+#include <gtest/gtest.h>
+
+namespace spindle::server {
+namespace {
+
+TEST(Router, PathsOfTargets) {
+  EXPECT_EQ(TargetPath("/a/b?c=d"), "/a/b");
+  EXPECT_EQ(TargetPath("http://host:1/a?b"), "/a");
+  EXPECT_EQ(TargetPath("http://host"), "/");
+  EXPECT_EQ(TargetPath("/a?u=http://x/y"), "/a");
+  EXPECT_EQ(TargetPath("*"), "*");
+  EXPECT_EQ(TargetPath("host:443"), "host:443");
+}
+
+TEST(Router, ArgumentsAreDecodedOnce) {
+  const Router router("", true, false);
+  EXPECT_EQ(router.Resolve("GET", "/v1/models/a%2Fb%252F").argument, "a/b%2F");
+  EXPECT_EQ(router.Resolve("GET", "/v1/models/a/b").argument, "a/b");
+  EXPECT_EQ(router.Resolve("GET", "/v1/models/%zz").endpoint, EndpointId::kUnknown);
+  EXPECT_EQ(router.Resolve("GET", "/v1/models/%4").endpoint, EndpointId::kUnknown);
+  EXPECT_EQ(router.Resolve("GET", "/v1/models/").endpoint, EndpointId::kUnknown);
+  EXPECT_EQ(router.Resolve("POST", "/admin/requests/r:1/cancel").argument, "r:1");
+  EXPECT_EQ(router.Resolve("POST", "/admin/requests//cancel").endpoint, EndpointId::kUnknown);
+}
+
+TEST(Router, FixedPathsAreNotDecoded) {
+  const Router router("", true, false);
+  for (const char* path : {"/v1/chat%2Fcompletions",
+                           "/%76ersion",
+                           "/v1//models",
+                           "/V1/models",
+                           "/v1/v1/models",
+                           "/v1",
+                           "/./version"}) {
+    EXPECT_EQ(router.Resolve("GET", path).endpoint, EndpointId::kUnknown) << path;
+  }
+}
+
+TEST(Router, LabelsAreDistinctAndNeverFromRequests) {
+  std::set<std::string_view> labels;
+  for (size_t i = 0; i < kNumEndpoints; ++i) {
+    EXPECT_TRUE(labels.insert(EndpointLabel(static_cast<EndpointId>(i))).second) << i;
+  }
+}
+
+}  // namespace
+}  // namespace spindle::server
