@@ -1,0 +1,87 @@
+#!/usr/bin/env bash
+# Runs one acceptance line at full size. Results are kept in build/accept, so that a line that has passed for this commit is not run again
+# (--again runs it anyway).
+# use: tools/accept.sh NAME [--again]
+#   A1  set-up on this machine: second start serves within 10 s    A2  end-to-end suite
+#   A3  logits against references     A4  bit-equality at full size   A5  comparison with other engines (see tools/compare/README.md)
+#   A6  memory                        A7  sanitizers, 10 minutes per fuzz target
+#   A8  load test                     A9  format, layers, both compilers
+set -euo pipefail
+. "$(dirname "$0")/lib.sh"
+PATH=$PATH:$HOME/.cargo/bin
+
+binary=$ROOT/build/release/bin/spindle
+results=$ROOT/build/accept
+
+accept_A1() {
+  "$ROOT/tools/setup.sh" --no-tests
+  "$ROOT/tools/build.sh" release spindle
+  "$ROOT/tools/fetch_model.sh" >/dev/null
+  local started=$SECONDS log=$results/A1.serve.log
+  "$ROOT/tools/serve.sh" --port 18000 --grpc-port 0 >"$log" 2>&1 &
+  local server=$!
+  trap 'kill $server 2>/dev/null || true' EXIT
+  until curl -fsS http://127.0.0.1:18000/health >/dev/null 2>&1; do
+    [ $((SECONDS - started)) -lt 60 ] || die "not ready after 60 s; see $log"
+    sleep 0.1
+  done
+  say "serving after $((SECONDS - started)) s (bound 10 s)"
+  curl -fsS http://127.0.0.1:18000/v1/chat/completions -H 'Content-Type: application/json' \
+    -d '{"model":"smollm2","max_tokens":16,"messages":[{"role":"user","content":"Hello"}]}'
+  echo
+  [ $((SECONDS - started)) -le 10 ]
+}
+
+accept_A2() { "$ROOT/tools/test.sh" --stage e2e; }
+
+accept_A3() {
+  "$ROOT/tools/build.sh" release
+  (cd "$ROOT/build/release" && ctest --output-on-failure -R 'logits|text')
+}
+
+accept_A4() {
+  "$ROOT/tools/build.sh" release spindle
+  "$VENV/bin/python" "$ROOT/tests/stress/equality.py" --binary "$binary" --model "$SPINDLE_TEST_MODEL"
+}
+
+accept_A5() {
+  "$ROOT/tools/build.sh" release spindle
+  "$VENV/bin/python" "$ROOT/tools/compare/compare.py" --spindle "$binary" --model "$SPINDLE_TEST_MODEL" ${SPINDLE_COMPARE_ARGS:-}
+}
+
+accept_A6() {
+  "$ROOT/tools/build.sh" release spindle
+  "$VENV/bin/python" "$ROOT/tests/stress/memory.py" --binary "$binary" --model "$SPINDLE_TEST_MODEL"
+}
+
+accept_A7() {
+  "$ROOT/tools/test.sh" --stage asan tsan
+  SPINDLE_FUZZ_SECONDS=600 "$ROOT/tools/test.sh" --stage fuzz
+}
+
+accept_A8() {
+  "$ROOT/tools/build.sh" release spindle
+  "$VENV/bin/python" "$ROOT/tests/stress/load.py" --binary "$binary" --model "$SPINDLE_TEST_MODEL" --json "$results/A8.json"
+}
+
+accept_A9() {
+  "$ROOT/tools/test.sh" --stage checks
+  "$ROOT/tools/build.sh" release
+  "$ROOT/tools/build.sh" asan
+}
+
+name=${1:-}
+declare -F "accept_$name" >/dev/null || die "unknown line '$name' (A1 to A9; see the head of this script)"
+mkdir -p "$results"
+commit=$(git -C "$ROOT" rev-parse HEAD)
+if [ "${2:-}" != --again ] && [ "$(cat "$results/$name.passed" 2>/dev/null)" = "$commit" ]; then
+  say "$name has passed for this commit"
+  exit 0
+fi
+"$ROOT/tools/setup.sh"
+SPINDLE_TEST_MODEL=$("$ROOT/tools/fetch_model.sh")
+export SPINDLE_TEST_MODEL
+say "acceptance line $name"
+"accept_$name"
+echo "$commit" >"$results/$name.passed"
+say "$name passed"
