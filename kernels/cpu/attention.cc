@@ -5,11 +5,11 @@
 // Per row and tile: scores of 64 keys, element pairs of d ascending; p = 2^(s · scale · log2 e -
 // m'); l takes the 64 p as lanes j + (j + 16) + (j + 32) + (j + 48), then the tree of ReduceAdd;
 // acc takes lane pairs ascending.
-#include <cmath>
-
+#include "kernels/cpu/attention_amx.h"
 #include "kernels/cpu/attention_pack.h"
 #include "kernels/cpu/attention_plan.h"
 #include "kernels/cpu/attention_simd.h"
+#include "kernels/cpu/attention_state.h"
 #include "kernels/cpu/attention_tile.h"
 #include "kernels/functions.h"
 
@@ -113,83 +113,6 @@ void Multiply(const Product& p) {
   }
   for (; column < p.num_columns; column += kLanes) {
     ProductColumns<Op, 1>(p, column);
-  }
-}
-
-// (M, L) or (m, l) of head rows, and their unnormalised sums.
-struct States {
-  float* m;    // [head rows]
-  float* l;    // [head rows]
-  float* acc;  // [head rows][head_dim]
-};
-
-uint32_t RoundUp(uint32_t value) {
-  return (value + kLanes - 1) / kLanes * kLanes;
-}
-
-// Hands out 64-byte aligned pieces of a worker's scratch.
-class Arena {
- public:
-  explicit Arena(const Exec& exec)
-      : next_(static_cast<uint8_t*>(exec.scratch)), left_(exec.scratch_bytes) {}
-
-  template <typename T>
-  T* Take(size_t count) {
-    const size_t bytes = (count * sizeof(T) + 63) / 64 * 64;
-    if (bytes > left_) {
-      failed_ = true;
-      return nullptr;
-    }
-    T* const taken = reinterpret_cast<T*>(next_);
-    next_ += bytes;
-    left_ -= bytes;
-    return taken;
-  }
-
-  [[nodiscard]] bool failed() const { return failed_; }
-
- private:
-  uint8_t* next_;
-  size_t left_;
-  bool failed_ = false;
-};
-
-// Merges one span's state of a row into the row's.
-void MergeRow(uint32_t d, const States& span, size_t from, const States& row, size_t to) {
-  const float m =
-      span.m[from] > row.m[to] || span.m[from] != span.m[from] ? span.m[from] : row.m[to];
-  const float reference = m < kLowest ? kLowest : m;
-  float factors[kLanes] = {};
-  float exponents[kLanes] = {row.m[to] - reference, span.m[from] - reference};
-  Store(factors, Exp2<6>(Load(exponents)));
-  const F32x16 keep = Splat(factors[0]);
-  const F32x16 add = Splat(factors[1]);
-  for (uint32_t i = 0; i < d; i += kLanes) {
-    float* const acc = row.acc + to * d + i;
-    Store(acc, MulAdd(Load(span.acc + from * d + i), add, Mul(Load(acc), keep)));
-  }
-  float sums[kLanes] = {row.l[to]};
-  float adds[kLanes] = {span.l[from]};
-  Store(sums, MulAdd(Load(adds), add, Mul(Load(sums), keep)));
-  row.l[to] = sums[0];
-  row.m[to] = m;
-}
-
-void WriteHead(const AttentionArgs& args,
-               const AttentionItem& item,
-               uint32_t row,
-               uint32_t head,
-               float m,
-               float l,
-               const float* acc) {
-  float* const out = item.out + row * args.out_stride + size_t{head} * args.head_dim;
-  const bool empty = m == kMinusInf;
-  const F32x16 inverse = Splat(empty ? 0.0F : 1.0F / l);
-  for (uint32_t i = 0; i < args.head_dim; i += kLanes) {
-    Store(out + i, MulAdd(Load(acc + i), inverse, Zero()));  // + 0: no negative zero
-  }
-  if (item.lse != nullptr) {
-    item.lse[size_t{row} * args.group + head] = empty ? kMinusInf : (m + std::log2(l)) * kLn2;
   }
 }
 
@@ -449,13 +372,24 @@ class UnitRunner {
   States merged_;            // of the spans before it
 };
 
+int RunBf16Unit(const AttentionArgs& args,
+                const AttentionPlan& plan,
+                const AttentionUnit& unit,
+                const Exec& exec) {
+#if defined(__AMX_BF16__)
+  return RunTileUnit(args, plan, unit, exec);
+#else
+  return UnitRunner<Bf16Op, 5>(args, plan, unit).Run(exec);
+#endif
+}
+
 }  // namespace
 
 int Attention(const AttentionArgs& args, const AttentionPlan& plan, WorkRange units, Exec* exec) {
   for (uint32_t u = units.begin; u < units.end; ++u) {
     const AttentionUnit& unit = plan.units[u];
     const int code = args.kv_type == DType::kBF16
-                         ? UnitRunner<Bf16Op, 5>(args, plan, unit).Run(*exec)
+                         ? RunBf16Unit(args, plan, unit, *exec)
                          : UnitRunner<FloatOp, 6>(args, plan, unit).Run(*exec);
     if (code != kOk) {
       return code;

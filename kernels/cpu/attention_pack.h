@@ -37,7 +37,9 @@ SPINDLE_INLINE void TransposeChunk(const uint8_t* const* rows, size_t chunk, __m
 }
 
 // out[element][lane] of 64 rows of `elements` 4-byte elements. REQUIRES: elements a multiple of 4.
-static void TransposeRows(const uint8_t* const* rows, uint32_t elements, uint32_t* out) {
+[[maybe_unused]] static inline void TransposeRows(const uint8_t* const* rows,
+                                                  uint32_t elements,
+                                                  uint32_t* out) {
   for (uint32_t group = 0; group < kTileTokens; group += kLanes) {
     for (uint32_t chunk = 0; chunk < elements / 4; ++chunk) {
       __m512i columns[4];
@@ -49,7 +51,10 @@ static void TransposeRows(const uint8_t* const* rows, uint32_t elements, uint32_
   }
 }
 
-static void PackKeys(DType type, const uint8_t* const* rows, uint32_t d, uint32_t* out) {
+[[maybe_unused]] static inline void PackKeys(DType type,
+                                             const uint8_t* const* rows,
+                                             uint32_t d,
+                                             uint32_t* out) {
   TransposeRows(rows, type == DType::kBF16 ? d / 2 : d, out);
 }
 
@@ -64,7 +69,10 @@ SPINDLE_INLINE __m128 LoadFour(DType type, const uint8_t* row, uint32_t index) {
   return _mm_castsi128_ps(_mm_unpacklo_epi16(_mm_setzero_si128(), halves));
 }
 
-static void PackKeys(DType type, const uint8_t* const* rows, uint32_t d, uint32_t* out) {
+[[maybe_unused]] static inline void PackKeys(DType type,
+                                             const uint8_t* const* rows,
+                                             uint32_t d,
+                                             uint32_t* out) {
   float* const floats = reinterpret_cast<float*>(out);
   for (uint32_t lane = 0; lane < kTileTokens; lane += 4) {
     for (uint32_t i = 0; i < d; i += 4) {
@@ -93,7 +101,9 @@ SPINDLE_INLINE void StoreWidened(uint32_t* to, const uint16_t* from) {
 #if defined(__AVX512BF16__)
 
 // out[pair of lanes][d] of bf16 rows.
-static void PackValuePairs(const uint8_t* const* rows, uint32_t d, uint32_t* out) {
+[[maybe_unused]] static inline void PackValuePairs(const uint8_t* const* rows,
+                                                   uint32_t d,
+                                                   uint32_t* out) {
   for (uint32_t lane = 0; lane < kTileTokens; lane += 2) {
     for (uint32_t i = 0; i < d; i += kLanes) {
       const auto load = [i](const uint8_t* row) __attribute__((always_inline)) {
@@ -111,7 +121,10 @@ static void PackValuePairs(const uint8_t* const* rows, uint32_t d, uint32_t* out
 
 // V as [lane or pair of lanes][d].
 template <typename Op>
-static void PackValues(DType type, const uint8_t* const* rows, uint32_t d, uint32_t* out) {
+[[maybe_unused]] static inline void PackValues(DType type,
+                                               const uint8_t* const* rows,
+                                               uint32_t d,
+                                               uint32_t* out) {
 #if defined(__AVX512BF16__)
   if constexpr (Op::kPairs) {
     PackValuePairs(rows, d, out);
@@ -147,7 +160,9 @@ SPINDLE_INLINE void PackOperandRow(DType type, const float* row, uint32_t count,
 }
 
 // Whether any of 64 rows holds an infinity or a NaN.
-static bool HasNonFinite(DType type, const uint8_t* const* rows, uint32_t d) {
+[[maybe_unused]] static inline bool HasNonFinite(DType type,
+                                                 const uint8_t* const* rows,
+                                                 uint32_t d) {
   uint32_t found = 0;
   for (uint32_t lane = 0; lane < kTileTokens; ++lane) {
     if (type == DType::kBF16) {

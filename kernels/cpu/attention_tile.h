@@ -57,12 +57,12 @@ SPINDLE_INLINE uint64_t LanesSeenFrom(uint64_t position, uint32_t window, uint32
 }
 
 // Row addresses of the lanes in `lanes`; all others point to zeros.
-static void FillTileRows(const AttentionItem& item,
-                         uint32_t run_begin,
-                         uint32_t run_end,
-                         size_t element_bytes,
-                         uint64_t lanes,
-                         TileRows* rows) {
+[[maybe_unused]] static inline void FillTileRows(const AttentionItem& item,
+                                                 uint32_t run_begin,
+                                                 uint32_t run_end,
+                                                 size_t element_bytes,
+                                                 uint64_t lanes,
+                                                 TileRows* rows) {
   if (lanes != kAllLanes) {
     for (uint32_t lane = 0; lane < kTileTokens; ++lane) {
       rows->k[lane] = kZeroRow;

@@ -1,0 +1,596 @@
+// Attention over bf16 KV in AMX tiles, head rows in columns: Sᵀ = K · Qᵀ with K rows as they lie in
+// memory, and Oᵀ += Vᵀ · Pᵀ. A vector of scores holds all columns of one key (16 columns), of two
+// (8) or of four (4), so decode of few heads wastes little; softmax needs no reduction across lanes
+// but between those keys.
+//
+// Arithmetic of a column, whatever the width: TDPBF16PS over 32 elements at a time (even and odd
+// elements are summed apart, then added to the sum so far), d ascending, keys ascending; l takes
+// the probabilities as ((keys ≡ 0) + (keys ≡ 1)) + ((keys ≡ 2) + (keys ≡ 3)) modulo 4, each class
+// ascending.
+#include "kernels/cpu/attention_amx.h"
+
+#include <immintrin.h>
+
+#include "kernels/cpu/attention_pack.h"
+#include "kernels/cpu/attention_plan.h"
+#include "kernels/cpu/attention_simd.h"
+#include "kernels/cpu/attention_state.h"
+#include "kernels/cpu/attention_tile.h"
+#include "kernels/cpu/tiles.h"
+
+namespace spindle::kernels::SPINDLE_KERNEL_ISA {
+namespace {
+
+constexpr uint32_t kTileRowsMax = 16;
+
+// Tile instructions are opaque to the compiler: memory they read must be written, and reverse.
+SPINDLE_INLINE void Fence() {
+  __asm__ volatile("" : : : "memory");
+}
+
+// K rows of 16 lanes at an even distance.
+struct KeyBlock {
+  const uint8_t* base;
+  size_t stride;
+};
+
+// Vᵀ as [d][64 lanes] bf16, from rows that need not be contiguous.
+void TransposeValues(const uint8_t* const* rows, uint32_t d, uint16_t* out) {
+  for (uint32_t half = 0; half < kTileTokens; half += 32) {
+    for (uint32_t first = 0; first < d; first += 8) {
+      __m512i z[8];
+#pragma GCC unroll 8
+      for (uint32_t r = 0; r < 8; ++r) {
+        const auto load = [&](uint32_t row) __attribute__((always_inline)) {
+          return _mm_loadu_si128(
+              reinterpret_cast<const __m128i*>(rows[half + row] + 2 * size_t{first}));
+        };
+        z[r] = _mm512_castsi128_si512(load(r));
+        z[r] = _mm512_inserti32x4(z[r], load(r + 8), 1);
+        z[r] = _mm512_inserti32x4(z[r], load(r + 16), 2);
+        z[r] = _mm512_inserti32x4(z[r], load(r + 24), 3);
+      }
+      __m512i pairs[8];  // of rows (2i, 2i + 1): columns 0 … 3, then 4 … 7
+      __m512i quads[8];
+#pragma GCC unroll 4
+      for (uint32_t i = 0; i < 4; ++i) {
+        pairs[2 * i] = _mm512_unpacklo_epi16(z[2 * i], z[2 * i + 1]);
+        pairs[2 * i + 1] = _mm512_unpackhi_epi16(z[2 * i], z[2 * i + 1]);
+      }
+#pragma GCC unroll 4
+      for (uint32_t i = 0; i < 4; ++i) {  // i & 1: columns, i >> 1: rows 0 … 3 or 4 … 7
+        const __m512i a = pairs[(i >> 1) * 4 + (i & 1)];
+        const __m512i b = pairs[(i >> 1) * 4 + 2 + (i & 1)];
+        quads[2 * i] = _mm512_unpacklo_epi32(a, b);
+        quads[2 * i + 1] = _mm512_unpackhi_epi32(a, b);
+      }
+      uint16_t* const to = out + size_t{first} * kTileTokens + half;
+#pragma GCC unroll 4
+      for (uint32_t i = 0; i < 4; ++i) {
+        _mm512_storeu_si512(to + (2 * i) * kTileTokens,
+                            _mm512_unpacklo_epi64(quads[i], quads[4 + i]));
+        _mm512_storeu_si512(to + (2 * i + 1) * kTileTokens,
+                            _mm512_unpackhi_epi64(quads[i], quads[4 + i]));
+      }
+    }
+  }
+}
+
+// Runs one unit with kWidth columns per block of head rows.
+template <uint32_t kWidth>
+class TileRunner {
+ public:
+  TileRunner(const AttentionArgs& args, const AttentionPlan& plan, const AttentionUnit& unit)
+      : args_(args),
+        plan_(plan),
+        unit_(unit),
+        item_(args.items[unit.item]),
+        d_(args.head_dim),
+        num_rows_(unit.row_end - unit.row_begin),
+        head_rows_(num_rows_ * args.group),
+        num_blocks_((head_rows_ + kWidth - 1) / kWidth),
+        log_scale_(args.softcap == 0 ? args.scale * kLog2E : kLog2E) {}
+
+  int Run(const Exec& exec) {
+    if (!TakeScratch(exec)) {
+      return kScratchTooSmall;
+    }
+    PackQueries();
+    Reset(merged_);
+    Configure();
+    uint32_t span = 0;
+    for (uint32_t begin = unit_.run_begin; begin < unit_.run_end; ++span) {
+      const uint32_t end = SpanEnd(item_, begin, unit_.run_end);
+      Reset(state_);
+      for (uint32_t tile = begin; tile < end;) {
+        const uint32_t tile_end = TileEnd(item_.runs, tile, end);
+        FoldTile(tile, tile_end);
+        tile = tile_end;
+      }
+      FinishSpan(span);
+      begin = end;
+    }
+    ReleaseTiles();
+    if (unit_.partial < 0) {
+      Write();
+    }
+    return kOk;
+  }
+
+ private:
+  static constexpr uint32_t kKeysPerVector = kLanes / kWidth;
+  static constexpr uint32_t kScoreVectors = kTileTokens / kKeysPerVector;
+  static constexpr uint32_t kRowBytes = kWidth * 4;  // of a score, query or probability tile
+
+  bool TakeScratch(const Exec& exec) {
+    const size_t acc_floats = size_t{num_blocks_} * d_ * kWidth;
+    const size_t lanes = size_t{num_blocks_} * kLanes;
+    Arena arena(exec);
+    queries_ = arena.Take<uint32_t>(acc_floats / 2);
+    values_ = arena.Take<uint16_t>(size_t{d_} * kTileTokens);
+    keys_ = arena.Take<uint16_t>(size_t{d_} * kTileTokens);
+    scores_ = arena.Take<float>(size_t{2} * kTileTokens * kWidth);
+    probabilities_ = arena.Take<uint32_t>(size_t{kTileTokens / 2} * kWidth);
+    saved_ = arena.Take<float>(size_t{d_} * kWidth);
+    masks_ = arena.Take<uint64_t>(num_rows_);
+    state_ = {arena.Take<float>(lanes), arena.Take<float>(lanes), arena.Take<float>(acc_floats)};
+    merged_ = {arena.Take<float>(lanes), arena.Take<float>(lanes), arena.Take<float>(acc_floats)};
+    return !arena.failed();
+  }
+
+  void Configure() const {
+    TileConfig config;
+    for (int tile = 0; tile < 4; ++tile) {
+      config.Set(tile, kTileRowsMax, kRowBytes);  // sums
+    }
+    config.Set(4, kTileRowsMax, 64);         // K rows or Vᵀ rows
+    config.Set(5, kTileRowsMax, kRowBytes);  // query or probability pairs
+    config.Set(6, kTileRowsMax, 32);         // the last 16 elements of K rows where d is an odd
+    config.Set(7, 8, kRowBytes);             // multiple of 16, and of queries
+    LoadTileConfig(config);
+  }
+
+  // Queries as [block][pair of elements][column].
+  void PackQueries() {
+    const uint32_t pairs = d_ / 2;
+    for (uint32_t i = 0; i < num_blocks_ * kWidth; ++i) {
+      uint32_t row[kMaxHeadDim / 2] = {};
+      if (i < head_rows_) {
+        const size_t token = unit_.row_begin + i / args_.group;
+        const float* const q = item_.q + token * args_.q_stride + size_t{i % args_.group} * d_;
+        PackOperandRow<PairOp>(DType::kBF16, q, d_, row);
+      }
+      uint32_t* const to = queries_ + size_t{i / kWidth} * pairs * kWidth + i % kWidth;
+      for (uint32_t j = 0; j < pairs; ++j) {
+        to[size_t{j} * kWidth] = row[j];
+      }
+    }
+  }
+
+  void Reset(const States& states) const {
+    for (uint32_t i = 0; i < num_blocks_ * kLanes; i += kLanes) {
+      Store(states.m + i, Splat(kMinusInf));
+      Store(states.l + i, Zero());
+    }
+    for (size_t i = 0; i < size_t{num_blocks_} * d_ * kWidth; i += kLanes) {
+      Store(states.acc + i, Zero());
+    }
+  }
+
+  void FoldTile(uint32_t run_begin, uint32_t run_end) {
+    const uint64_t live = LiveLanes(item_.runs, run_begin, run_end);
+    const uint32_t tile = item_.runs[run_begin].tile;
+    uint64_t all = 0;
+    uint64_t common = kAllLanes;
+    for (uint32_t r = 0; r < num_rows_; ++r) {
+      const uint64_t position = uint64_t{item_.first_position} + unit_.row_begin + r;
+      masks_[r] = live & LanesSeenFrom(position, item_.window, tile);
+      all |= masks_[r];
+      common &= masks_[r];
+    }
+    if (all == 0) {
+      return;
+    }
+    masked_ = common != kAllLanes;
+    TileRows rows;
+    FillTileRows(item_, run_begin, run_end, 2, all, &rows);
+    PrepareKeys(rows.k);
+    if (all == common || !HasNonFinite(DType::kBF16, rows.v, d_)) {
+      TransposeValues(rows.v, d_, values_);
+      FoldBlocks();
+      return;
+    }
+    // 0 · NaN: values that some rows may not see would reach them, so every row gets its own.
+    for (uint32_t r = 0; r < num_rows_; ++r) {
+      FillTileRows(item_, run_begin, run_end, 2, masks_[r], &rows);
+      TransposeValues(rows.v, d_, values_);
+      FoldRowAlone(r);
+    }
+  }
+
+  // Blocks of K rows where they lie, or copied where their distance is uneven.
+  void PrepareKeys(const uint8_t* const* rows) {
+    const size_t row_bytes = size_t{d_} * 2;
+    for (uint32_t block = 0; block < 4; ++block) {
+      const uint8_t* const* const first = rows + size_t{block} * kTileRowsMax;
+      const ptrdiff_t stride = first[1] - first[0];
+      bool even = stride > 0;
+      for (uint32_t i = 2; i < kTileRowsMax; ++i) {
+        even = even && first[i] - first[i - 1] == stride;
+      }
+      if (even) {
+        key_blocks_[block] = {first[0], static_cast<size_t>(stride)};
+        continue;
+      }
+      uint8_t* const copy =
+          reinterpret_cast<uint8_t*>(keys_) + size_t{block} * kTileRowsMax * row_bytes;
+      for (uint32_t i = 0; i < kTileRowsMax; ++i) {
+        for (size_t byte = 0; byte < row_bytes; byte += 32) {
+          _mm256_storeu_si256(
+              reinterpret_cast<__m256i*>(copy + i * row_bytes + byte),
+              _mm256_loadu_si256(reinterpret_cast<const __m256i*>(first[i] + byte)));
+        }
+      }
+      key_blocks_[block] = {copy, row_bytes};
+    }
+  }
+
+  // Scores of a block are computed while the block before is in its softmax.
+  void FoldBlocks() {
+    Fence();
+    Scores(0);
+    for (uint32_t block = 0; block < num_blocks_; ++block) {
+      if (block + 1 < num_blocks_) {
+        Scores(block + 1);
+      }
+      Fence();
+      Softmax(block, 0, num_rows_);
+      Fence();
+      Accumulate(block);
+    }
+    Fence();
+  }
+
+  // Folds the tile into the columns of one token row; the others keep their state even where it
+  // meets a NaN.
+  void FoldRowAlone(uint32_t row) {
+    const uint32_t first = row * args_.group;
+    const uint32_t end = first + args_.group;
+    for (uint32_t block = first / kWidth; block * kWidth < end; ++block) {
+      const size_t size = size_t{d_} * kWidth;
+      float* const acc = state_.acc + block * size;
+      __builtin_memcpy(saved_, acc, size * sizeof(float));
+      masked_ = true;
+      Fence();
+      Scores(block);
+      Fence();
+      Softmax(block, row, row + 1);
+      Fence();
+      Accumulate(block);
+      Fence();
+      for (size_t i = 0; i < size; ++i) {
+        const size_t head_row = block * kWidth + i % kWidth;
+        acc[i] = head_row >= first && head_row < end ? acc[i] : saved_[i];
+      }
+    }
+  }
+
+  // Sᵀ of a block: [64 keys][kWidth].
+  void Scores(uint32_t block) {
+    const uint32_t* const queries = queries_ + size_t{block} * (d_ / 2) * kWidth;
+    float* const scores = scores_ + size_t{block % 2} * kTileTokens * kWidth;
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+    const uint32_t chunks = d_ / 32;
+    for (uint32_t chunk = 0; chunk < chunks; ++chunk) {
+      const size_t offset = size_t{64} * chunk;
+      _tile_loadd(5, queries + size_t{chunk} * 16 * kWidth, kRowBytes);
+      _tile_loadd(4, key_blocks_[0].base + offset, key_blocks_[0].stride);
+      _tile_dpbf16ps(0, 4, 5);
+      _tile_loadd(4, key_blocks_[1].base + offset, key_blocks_[1].stride);
+      _tile_dpbf16ps(1, 4, 5);
+      _tile_loadd(4, key_blocks_[2].base + offset, key_blocks_[2].stride);
+      _tile_dpbf16ps(2, 4, 5);
+      _tile_loadd(4, key_blocks_[3].base + offset, key_blocks_[3].stride);
+      _tile_dpbf16ps(3, 4, 5);
+    }
+    if (d_ % 32 != 0) {
+      const size_t offset = size_t{64} * chunks;
+      _tile_loadd(7, queries + size_t{chunks} * 16 * kWidth, kRowBytes);
+      _tile_loadd(6, key_blocks_[0].base + offset, key_blocks_[0].stride);
+      _tile_dpbf16ps(0, 6, 7);
+      _tile_loadd(6, key_blocks_[1].base + offset, key_blocks_[1].stride);
+      _tile_dpbf16ps(1, 6, 7);
+      _tile_loadd(6, key_blocks_[2].base + offset, key_blocks_[2].stride);
+      _tile_dpbf16ps(2, 6, 7);
+      _tile_loadd(6, key_blocks_[3].base + offset, key_blocks_[3].stride);
+      _tile_dpbf16ps(3, 6, 7);
+    }
+    _tile_stored(0, scores, kRowBytes);
+    _tile_stored(1, scores + 16 * kWidth, kRowBytes);
+    _tile_stored(2, scores + 32 * kWidth, kRowBytes);
+    _tile_stored(3, scores + 48 * kWidth, kRowBytes);
+  }
+
+  // Caps and masks scores in place. Columns of token rows outside [row_begin, row_end) see nothing.
+  void CapAndMask(uint32_t block, uint32_t row_begin, uint32_t row_end) {
+    float* const scores = scores_ + size_t{block % 2} * kTileTokens * kWidth;
+    if (args_.softcap != 0) {
+      const float inner = 2 * kLog2E * args_.scale / args_.softcap;
+      for (uint32_t t = 0; t < kScoreVectors; ++t) {
+        Store(scores + t * kLanes, SoftCap(Load(scores + t * kLanes), inner, args_.softcap));
+      }
+    }
+    if (!masked_) {
+      return;
+    }
+    uint32_t low[kLanes];
+    uint32_t high[kLanes];
+    uint32_t first_bit[kLanes];
+    for (uint32_t lane = 0; lane < kLanes; ++lane) {
+      const uint32_t row = (block * kWidth + lane % kWidth) / args_.group;
+      const uint64_t mask = row >= row_begin && row < row_end ? masks_[row] : 0;
+      low[lane] = static_cast<uint32_t>(mask);
+      high[lane] = static_cast<uint32_t>(mask >> 32);
+      first_bit[lane] = 1U << (lane / kWidth);
+    }
+    const __m512i masks[2] = {_mm512_loadu_si512(low), _mm512_loadu_si512(high)};
+    const __m512i first = _mm512_loadu_si512(first_bit);
+    for (uint32_t t = 0; t < kScoreVectors; ++t) {
+      const uint32_t key = t * kKeysPerVector;
+      const __m512i bits = _mm512_sll_epi32(first, _mm_cvtsi32_si128(static_cast<int>(key % 32)));
+      const __mmask16 seen = _mm512_test_epi32_mask(masks[key / 32], bits);
+      float* const at = scores + t * kLanes;
+      Store(at, _mm512_mask_mov_ps(Splat(kMinusInf), seen, Load(at)));
+    }
+  }
+
+  // Combines the keys of a vector, so that each column has the result in all of its lanes.
+  template <typename Combine>
+  SPINDLE_INLINE F32x16 AcrossKeys(F32x16 value, Combine combine) {
+    if constexpr (kWidth == 4) {
+      value = combine(value, _mm512_shuffle_f32x4(value, value, 0b10110001));
+    }
+    if constexpr (kWidth <= 8) {
+      value = combine(value, _mm512_shuffle_f32x4(value, value, 0b01001110));
+    }
+    return value;
+  }
+
+  // Sum of the classes of keys modulo 4.
+  SPINDLE_INLINE F32x16 SumClasses(const F32x16* sums) {
+    if constexpr (kWidth == 16) {
+      return Add(Add(sums[0], sums[1]), Add(sums[2], sums[3]));
+    } else if constexpr (kWidth == 8) {
+      return Add(AcrossKeys(sums[0], Add), AcrossKeys(sums[1], Add));
+    } else {
+      return AcrossKeys(sums[0], Add);
+    }
+  }
+
+  // Updates m, l and acc's scale of a block and leaves its probabilities, as [pair of
+  // keys][column].
+  void Softmax(uint32_t block, uint32_t row_begin, uint32_t row_end) {
+    if (masked_ || args_.softcap != 0) {
+      CapAndMask(block, row_begin, row_end);
+    }
+    const float* const scores = scores_ + size_t{block % 2} * kTileTokens * kWidth;
+    F32x16 maxima[4] = {Load(scores), Load(scores + 16), Load(scores + 32), Load(scores + 48)};
+#pragma GCC unroll 4
+    for (uint32_t t = 4; t < kScoreVectors; t += 4) {
+      for (uint32_t v = 0; v < 4; ++v) {
+        maxima[v] = Max(maxima[v], Load(scores + (t + v) * kLanes));
+      }
+    }
+    const F32x16 tile_max =
+        AcrossKeys(Max(Max(maxima[0], maxima[1]), Max(maxima[2], maxima[3])), Max);
+    const F32x16 scale = Splat(log_scale_);
+    float* const m = state_.m + block * kLanes;
+    float* const l = state_.l + block * kLanes;
+    const F32x16 old = Load(m);
+    const F32x16 now = Max(old, Mul(tile_max, scale));
+    const F32x16 reference = Max(Splat(kLowest), now);
+    const F32x16 factor = Exp2<5>(Sub(old, reference));
+    const F32x16 sum = Exponentials(scores, scale, Sub(Zero(), reference));
+    Store(m, now);
+    Store(l, Add(Mul(Load(l), factor), sum));
+    if (_mm512_cmp_ps_mask(factor, Splat(1.0F), _CMP_NEQ_UQ) != 0) {
+      float* const acc = state_.acc + size_t{block} * d_ * kWidth;
+      for (uint32_t i = 0; i < d_ * kWidth; i += kLanes) {
+        Store(acc + i, Mul(Load(acc + i), factor));
+      }
+    }
+  }
+
+  F32x16 Exponentials(const float* scores, F32x16 scale, F32x16 shift) {
+    alignas(64) uint16_t order[2 * kLanes];
+    for (uint32_t word = 0; word < 2 * kLanes; ++word) {
+      const uint32_t in_pair = word % (2 * kWidth);
+      order[word] = static_cast<uint16_t>(word - in_pair + (in_pair % 2) * kWidth + in_pair / 2);
+    }
+    const __m512i interleave = _mm512_load_si512(order);
+    F32x16 sums[4] = {Zero(), Zero(), Zero(), Zero()};
+    constexpr uint32_t kClasses = 4 / kKeysPerVector;
+#pragma GCC unroll 2
+    for (uint32_t t = 0; t < kScoreVectors; t += 4) {
+#pragma GCC unroll 2
+      for (uint32_t u = t; u < t + 4; u += 2) {
+        const F32x16 a = Exp2<5>(MulAdd(Load(scores + u * kLanes), scale, shift));
+        const F32x16 b = Exp2<5>(MulAdd(Load(scores + (u + 1) * kLanes), scale, shift));
+        sums[u % kClasses] = Add(sums[u % kClasses], a);
+        sums[(u + 1) % kClasses] = Add(sums[(u + 1) % kClasses], b);
+        const __m512i pair = std::bit_cast<__m512i>(_mm512_cvtne2ps_pbh(b, a));
+        _mm512_storeu_si512(probabilities_ + u / 2 * kLanes,
+                            _mm512_permutexvar_epi16(interleave, pair));
+      }
+    }
+    return SumClasses(sums);
+  }
+
+  // Oᵀ += Vᵀ · Pᵀ of a block, four tiles of 16 elements of d at a time.
+  void Accumulate(uint32_t block) {
+    float* acc = state_.acc + size_t{block} * d_ * kWidth;
+    const uint16_t* values = values_;
+    uint32_t left = d_ / 16;
+    for (; left >= 4; left -= 4) {
+      AccumulateTiles<4>(values, acc);
+      acc += size_t{4} * 16 * kWidth;
+      values += size_t{4} * 16 * kTileTokens;
+    }
+    if (left == 3) {
+      AccumulateTiles<3>(values, acc);
+    } else if (left == 2) {
+      AccumulateTiles<2>(values, acc);
+    } else if (left == 1) {
+      AccumulateTiles<1>(values, acc);
+    }
+  }
+
+  template <uint32_t kTiles>
+  SPINDLE_INLINE void AccumulateTilesStep(const uint16_t* values, const uint32_t* pairs) {
+    constexpr size_t kStride = kTileTokens * 2;
+    _tile_loadd(5, pairs, kRowBytes);
+    _tile_loadd(4, values, kStride);
+    _tile_dpbf16ps(0, 4, 5);
+    if constexpr (kTiles > 1) {
+      _tile_loadd(4, values + 16 * kTileTokens, kStride);
+      _tile_dpbf16ps(1, 4, 5);
+    }
+    if constexpr (kTiles > 2) {
+      _tile_loadd(4, values + 32 * kTileTokens, kStride);
+      _tile_dpbf16ps(2, 4, 5);
+    }
+    if constexpr (kTiles > 3) {
+      _tile_loadd(4, values + 48 * kTileTokens, kStride);
+      _tile_dpbf16ps(3, 4, 5);
+    }
+  }
+
+  template <uint32_t kTiles>
+  void AccumulateTiles(const uint16_t* values, float* acc) {
+    _tile_loadd(0, acc, kRowBytes);
+    if constexpr (kTiles > 1) {
+      _tile_loadd(1, acc + 16 * kWidth, kRowBytes);
+    }
+    if constexpr (kTiles > 2) {
+      _tile_loadd(2, acc + 32 * kWidth, kRowBytes);
+    }
+    if constexpr (kTiles > 3) {
+      _tile_loadd(3, acc + 48 * kWidth, kRowBytes);
+    }
+    AccumulateTilesStep<kTiles>(values, probabilities_);
+    AccumulateTilesStep<kTiles>(values + 32, probabilities_ + size_t{16} * kWidth);
+    _tile_stored(0, acc, kRowBytes);
+    if constexpr (kTiles > 1) {
+      _tile_stored(1, acc + 16 * kWidth, kRowBytes);
+    }
+    if constexpr (kTiles > 2) {
+      _tile_stored(2, acc + 32 * kWidth, kRowBytes);
+    }
+    if constexpr (kTiles > 3) {
+      _tile_stored(3, acc + 48 * kWidth, kRowBytes);
+    }
+  }
+
+  // The same arithmetic as MergeRow, columns in lanes.
+  void MergeBlock(uint32_t block) {
+    const size_t at = size_t{block} * kLanes;
+    const F32x16 row_m = Load(merged_.m + at);
+    const F32x16 span_m = Load(state_.m + at);
+    const F32x16 m = Max(row_m, span_m);
+    const F32x16 reference = Max(Splat(kLowest), m);
+    const F32x16 keep = Exp2<6>(Sub(row_m, reference));
+    const F32x16 add = Exp2<6>(Sub(span_m, reference));
+    Store(merged_.m + at, m);
+    Store(merged_.l + at, MulAdd(Load(state_.l + at), add, Mul(Load(merged_.l + at), keep)));
+    const size_t size = size_t{d_} * kWidth;
+    const float* const from = state_.acc + block * size;
+    float* const to = merged_.acc + block * size;
+    for (size_t i = 0; i < size; i += kLanes) {
+      Store(to + i, MulAdd(Load(from + i), add, Mul(Load(to + i), keep)));
+    }
+  }
+
+  // Column of a head row's sums, as a row.
+  void CopyColumn(const States& states, uint32_t head_row, float* out) const {
+    const float* const from =
+        states.acc + size_t{head_row / kWidth} * d_ * kWidth + head_row % kWidth;
+    for (uint32_t i = 0; i < d_; ++i) {
+      out[i] = from[size_t{i} * kWidth];
+    }
+  }
+
+  static size_t LaneOf(uint32_t head_row) {
+    return size_t{head_row / kWidth} * kLanes + head_row % kWidth;
+  }
+
+  void FinishSpan(uint32_t span) {
+    if (unit_.partial < 0) {
+      for (uint32_t block = 0; block < num_blocks_; ++block) {
+        MergeBlock(block);
+      }
+      return;
+    }
+    const size_t first =
+        (size_t{static_cast<uint32_t>(unit_.partial)} + size_t{span} * num_rows_) * args_.group;
+    for (uint32_t i = 0; i < head_rows_; ++i) {
+      float* const out = plan_.partials + (first + i) * (d_ + 2);
+      CopyColumn(state_, i, out);
+      out[d_] = state_.m[LaneOf(i)];
+      out[d_ + 1] = state_.l[LaneOf(i)];
+    }
+  }
+
+  void Write() const {
+    for (uint32_t i = 0; i < head_rows_; ++i) {
+      float acc[kMaxHeadDim];
+      CopyColumn(merged_, i, acc);
+      WriteHead(args_,
+                item_,
+                unit_.row_begin + i / args_.group,
+                i % args_.group,
+                merged_.m[LaneOf(i)],
+                merged_.l[LaneOf(i)],
+                acc);
+    }
+  }
+
+  const AttentionArgs& args_;
+  const AttentionPlan& plan_;
+  const AttentionUnit& unit_;
+  const AttentionItem& item_;
+  const uint32_t d_;
+  const uint32_t num_rows_;  // token rows
+  const uint32_t head_rows_;
+  const uint32_t num_blocks_;  // of kWidth head rows
+  const float log_scale_;
+  bool masked_ = false;  // some row sees not all of the tile
+  KeyBlock key_blocks_[4];
+  uint32_t* queries_;        // [block][d / 2][kWidth] bf16 pairs
+  uint16_t* keys_;           // [64][d], where K rows are copied
+  uint16_t* values_;         // [d][64]
+  float* scores_;            // [2][64][kWidth]
+  uint32_t* probabilities_;  // [32][kWidth] bf16 pairs
+  float* saved_;             // [d][kWidth]
+  uint64_t* masks_;          // [token rows] lanes that the row sees
+  States state_;             // of the open span: m, l [block][16 lanes], acc [block][d][kWidth]
+  States merged_;            // of the spans before it
+};
+
+}  // namespace
+
+int RunTileUnit(const AttentionArgs& args,
+                const AttentionPlan& plan,
+                const AttentionUnit& unit,
+                const Exec& exec) {
+  const uint32_t head_rows = (unit.row_end - unit.row_begin) * args.group;
+  if (head_rows <= 4) {
+    return TileRunner<4>(args, plan, unit).Run(exec);
+  }
+  return head_rows <= 8 ? TileRunner<8>(args, plan, unit).Run(exec)
+                        : TileRunner<16>(args, plan, unit).Run(exec);
+}
+
+}  // namespace spindle::kernels::SPINDLE_KERNEL_ISA
