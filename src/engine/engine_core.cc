@@ -232,7 +232,9 @@ void EngineCore::Update(const BatchEntry& entry, std::span<const float> logits, 
     return;
   }
   if (request.spec.sampling.max_tokens == 0) {
-    lifecycle_.FinishChoice(choice, FinishReason::kLength, -1, now);
+    for (Choice& each : request.choices) {
+      lifecycle_.FinishChoice(each, FinishReason::kLength, -1, now);
+    }
     return;
   }
   const std::span<const float> row = LogitRow(logits, entry.first_logit + entry.num_logits - 1);

@@ -230,8 +230,12 @@ bool StepPlanner::TryAdmit(Choice& choice, TimePoint now, RowBudget* rows, bool*
     const uint32_t shared = num_tokens / static_cast<uint32_t>(kStripeTokens);
     reserved += later * (kv::KvStore::StripesFor(num_tokens + output) - shared);
   }
-  if (!FitsMemory(Memory(), needed, reserved)) {
+  const MemoryView memory = Memory();
+  if (!FitsMemory(memory, needed, reserved)) {
     *fits = false;
+    if (!memory.anything_running) {
+      refused_ = &choice;  // it has outgrown the whole store
+    }
     return false;
   }
   const absl::Status status = lifecycle_.Start(choice, num_shared, needed + reserved, now);

@@ -81,7 +81,7 @@ class StepPlanner {
   std::vector<Placed> placed_;
   std::vector<Candidate> candidates_;
   std::vector<VictimView> victims_;
-  Choice* refused_ = nullptr;  // the store itself refused to start this one
+  Choice* refused_ = nullptr;  // cannot start although nothing runs
   uint32_t prompt_logit_rows_ = 0;
   uint32_t num_deferred_ = 0;
 };

@@ -53,7 +53,7 @@ class StreamState : public std::enable_shared_from_this<StreamState> {
   [[nodiscard]] uint32_t Room() const;
   // REQUIRES: Room() > 0 for token, prompt and progress events.
   void Push(StreamEvent&& event);
-  // The consumer is asked to wake the engine when half of the ring is free.
+  // The consumer wakes the engine once half of the token room is free.
   void WaitForRoom();
   // Tokens of a choice that the consumer took and left behind: certainly kept, unless StopChoice
   // said otherwise.
@@ -88,6 +88,7 @@ class StreamState : public std::enable_shared_from_this<StreamState> {
   std::vector<StreamEvent> ring_ SPINDLE_GUARDED_BY(mutex_);
   size_t first_ SPINDLE_GUARDED_BY(mutex_) = 0;
   size_t size_ SPINDLE_GUARDED_BY(mutex_) = 0;
+  uint32_t num_bounded_ SPINDLE_GUARDED_BY(mutex_) = 0;  // token, prompt and progress events
   bool consumer_waits_ SPINDLE_GUARDED_BY(mutex_) = true;
   std::optional<CancelCause> cancel_ SPINDLE_GUARDED_BY(mutex_);
   bool ended_ SPINDLE_GUARDED_BY(mutex_) = false;
