@@ -24,14 +24,14 @@ struct RenderedPrompt {
 };
 
 struct RenderRequest {
-  std::string_view messages_json;  // array, OpenAI form
-  std::string_view tools_json;     // array or empty
-  std::string_view kwargs_json;    // object of further variables, or empty
+  std::string_view messages_json = {};  // array, OpenAI form
+  std::string_view tools_json = {};     // array or empty
+  std::string_view kwargs_json = {};    // object of further variables, or empty
   bool add_generation_prompt = true;
   // The last message stays open. REQUIRES: not together with add_generation_prompt.
   bool continue_final_message = false;
   // What strftime_now sees; unset = the system clock.
-  std::optional<std::chrono::sys_seconds> now;
+  std::optional<std::chrono::sys_seconds> now = std::nullopt;
 };
 
 class ChatTemplate {

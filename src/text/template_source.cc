@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cctype>
 #include <cstddef>
-#include <utility>
 #include <vector>
 
 namespace spindle::text {
@@ -33,7 +32,15 @@ size_t EndOfString(std::string_view source, size_t at) {
   return std::min(at + 1, source.size());
 }
 
-// All {{ … }} and {% … %} of a template; comments are skipped.
+// True for the code of {% raw %}: what follows up to endraw is text.
+bool IsRawTag(std::string_view code) {
+  constexpr std::string_view kIgnored = " \t\n\r-+";
+  const size_t begin = code.find_first_not_of(kIgnored);
+  return begin != std::string_view::npos &&
+         code.substr(begin, code.find_last_not_of(kIgnored) + 1 - begin) == "raw";
+}
+
+// All {{ … }} and {% … %} of a template; comments and raw parts are skipped.
 std::vector<Tag> FindTags(std::string_view source) {
   std::vector<Tag> tags;
   for (size_t at = source.find('{'); at != std::string_view::npos; at = source.find('{', at)) {
@@ -62,6 +69,9 @@ std::vector<Tag> FindTags(std::string_view source) {
     }
     tags.push_back({begin, std::min(at, source.size())});
     at = std::min(at + 2, source.size());
+    if (IsRawTag(source.substr(begin, tags.back().end - begin))) {
+      at = std::min(source.find("endraw", at), source.size());
+    }
   }
   return tags;
 }

@@ -173,7 +173,7 @@ class FolderReferenceTest : public ::testing::TestWithParam<FolderRow> {};
 TEST_P(FolderReferenceTest, TokenizerJsonGivesTheIdsOfPythonTokenizers) {
   const char* root = std::getenv("SPINDLE_TEST_TOKENIZERS");
   if (root == nullptr) {
-    GTEST_SKIP() << "SPINDLE_TEST_TOKENIZERS is not set (tools/golden/text_fetch_tokenizers.py "
+    GTEST_SKIP() << "SPINDLE_TEST_TOKENIZERS is not set (tools/golden/text_fetch.py "
                     "fills a folder)";
   }
   const std::string folder = std::string(root) + "/" + GetParam().name;

@@ -84,18 +84,23 @@ fn write(out: &mut String, value: &Value, style: &Style, level: usize) -> Result
         ValueKind::String => quote(out, value.as_str().unwrap_or_default(), style),
         ValueKind::Map => write_map(out, value, style, level)?,
         ValueKind::Seq | ValueKind::Iterable => {
-            out.push('[');
-            let mut empty = true;
+            let tuple = value.is_tuple() && !style.json;
+            out.push(if tuple { '(' } else { '[' });
+            let mut count = 0;
             for item in value.try_iter()? {
-                out.push_str(if empty { "" } else { &style.item });
+                out.push_str(if count == 0 { "" } else { &style.item });
                 newline(out, style, level + 1);
                 write(out, &item, style, level + 1)?;
-                empty = false;
+                count += 1;
             }
-            if !empty {
+            if count > 0 {
                 newline(out, style, level);
             }
-            out.push(']');
+            out.push_str(match (tuple, count) {
+                (true, 1) => ",)",
+                (true, _) => ")",
+                (false, _) => "]",
+            });
         }
         ValueKind::Undefined if !style.json => out.push_str("Undefined"),
         kind => return Err(refuse(format!("a value of type {kind} is not JSON serializable"))),

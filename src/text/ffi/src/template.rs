@@ -3,7 +3,7 @@
 use crate::python;
 use crate::{entry, invalid, slice, text, Code, Failure, Output};
 use minijinja::syntax::SyntaxConfig;
-use minijinja::value::{Value, ValueKind};
+use minijinja::value::{Rest, Value, ValueKind};
 use minijinja::{AutoEscape, Environment, Error, ErrorKind};
 use std::io;
 
@@ -71,7 +71,9 @@ impl Template {
         env.add_test("sequence", |value: &Value| {
             matches!(value.kind(), ValueKind::Seq | ValueKind::String | ValueKind::Map | ValueKind::Undefined)
         });
-        env.add_function("cycler", minijinja_contrib::globals::cycler);
+        // None can be looped over in minijinja, not in Python.
+        env.add_test("iterable", |value: &Value| !value.is_none() && value.try_iter().is_ok());
+        env.add_function("cycler", |items: Rest<Value>| minijinja_contrib::globals::cycler(items.to_vec()));
         env.add_function("joiner", minijinja_contrib::globals::joiner);
         env.add_function("strftime_now", python::strftime_now);
         env.add_function("raise_exception", |message: &Value| -> Result<Value, Error> {
