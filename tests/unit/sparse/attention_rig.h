@@ -174,7 +174,7 @@ class AttentionRig {
     // Strides wider than the rows, as in a fused QKV product.
     const size_t stride = q_width() + 2 * kv_width();
     const size_t out_stride = q_width() + 5;
-    std::vector<float> qkv(num_rows * stride);
+    std::vector<float> qkv((num_rows + 1) * stride);  // valid pointers for an empty step, too
     std::vector<float> out(num_rows * out_stride);
     uint32_t row = 0;
     for (const RigRows& part : rows) {
