@@ -96,8 +96,8 @@ def make(name, seed):
                 weight.copy_(0.3 * torch.randn_like(weight))
             elif "embed_tokens" in key:
                 # A tied embedding is the head too: smaller, else every token predicts itself.
-                weight.copy_((0.25 if config.tie_word_embeddings else 1.0) * torch.randn_like(weight))
+                weight.copy_((0.5 if config.tie_word_embeddings else 1.0) * torch.randn_like(weight))
             else:
-                gain = 1.5 if ("q_proj" in key or "k_proj" in key) else 1.0
+                gain = 1.2 if ("q_proj" in key or "k_proj" in key) else 1.0
                 weight.copy_(gain * torch.randn_like(weight) / weight.shape[1] ** 0.5)
     return model

@@ -1,5 +1,7 @@
 #include "formats/safetensors_parser.h"
 
+#include <algorithm>
+#include <cstring>
 #include <memory>
 #include <random>
 #include <string>
@@ -16,12 +18,10 @@ using testing::HasSubstr;
 
 // Header length, header, `data_bytes` zeros.
 std::vector<uint8_t> File(const std::string& header, size_t data_bytes) {
-  std::vector<uint8_t> bytes(8);
-  for (size_t i = 0; i < 8; ++i) {
-    bytes[i] = static_cast<uint8_t>(header.size() >> (8 * i));
-  }
-  bytes.insert(bytes.end(), header.begin(), header.end());
-  bytes.resize(bytes.size() + data_bytes);
+  std::vector<uint8_t> bytes(8 + header.size() + data_bytes);
+  const uint64_t length = header.size();
+  std::memcpy(bytes.data(), &length, sizeof(length));
+  std::copy(header.begin(), header.end(), bytes.begin() + 8);
   return bytes;
 }
 
