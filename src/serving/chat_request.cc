@@ -267,9 +267,9 @@ class MessageWriter {
     constexpr std::array<std::string_view, 4> kDone = {
         "role", "content", "tool_calls", "tool_call_id"};
     for (auto member = message_.begin(); member != message_.end(); ++member) {
-      const std::string name = member.name();
-      if (std::find(kDone.begin(), kDone.end(), name) == kDone.end()) {
-        AppendMember(name, member.value().Normalized());
+      const auto is_done = [&member](std::string_view name) { return member.NameIs(name); };
+      if (std::none_of(kDone.begin(), kDone.end(), is_done)) {
+        AppendMember(member.name(), member.value().Normalized());
       }
     }
   }

@@ -194,7 +194,7 @@ size_t JsonValue::CountChildren() const {
 std::optional<JsonValue> JsonValue::Find(std::string_view name) const {
   std::optional<JsonValue> found;
   for (auto member = begin(); member != end(); ++member) {
-    if (member.name() == name) {
+    if (member.NameIs(name)) {
       found = member.value();
     }
   }
@@ -212,6 +212,12 @@ JsonValue::Iterator JsonValue::end() const {
 JsonValue::Iterator& JsonValue::Iterator::operator++() {
   node_ = document_->After(in_object_ ? node_ + 1 : node_);
   return *this;
+}
+
+bool JsonValue::Iterator::NameIs(std::string_view text) const {
+  const std::string_view raw = JsonValue(*document_, node_).raw();
+  const std::string_view inner = raw.substr(1, raw.size() - 2);
+  return inner.find('\\') == std::string_view::npos ? inner == text : name() == text;
 }
 
 void AppendJsonString(std::string_view text, std::string* out) {

@@ -66,6 +66,9 @@ class JsonValue {
     // Decoded member name. REQUIRES: iterates over an object.
     [[nodiscard]] std::string name() const { return JsonValue(*document_, node_).AsString(); }
 
+    // name() == text, without a copy where the name has no escapes.
+    [[nodiscard]] bool NameIs(std::string_view text) const;
+
     Iterator& operator++();
 
     [[nodiscard]] bool operator!=(const Iterator& other) const { return node_ != other.node_; }

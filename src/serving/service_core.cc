@@ -66,7 +66,8 @@ void ServiceCore::SetModel(ServedModel model) {
   SPINDLE_CHECK(published_ == nullptr);
   model_ = std::move(model);
   const model::ModelConfig& config = model_.engine->model_config();
-  model_.facts.vocab_size = model_.tokenizer->vocab_size();
+  // Files pad either side; an id must have both a text and an embedding.
+  model_.facts.vocab_size = std::min(model_.tokenizer->vocab_size(), config.vocab_size);
   model_.facts.max_model_len = config.max_model_len;
   fingerprint_ = ComputeFingerprint(options_, model_);
   template_knows_developer_ =

@@ -94,6 +94,15 @@ TEST(JsonDocument, TheLastOfDuplicateNamesWins) {
   EXPECT_FALSE(document.root().Find("c").has_value());
 }
 
+TEST(JsonDocument, FindsNamesWithEscapes) {
+  JsonDocument document;
+  ASSERT_FALSE(document.Parse(R"({"a\\u0062":1,"\u0063":2,"d":3})").has_value());
+  EXPECT_EQ(Member(document, R"(a\u0062)").AsExactInteger(), 1);
+  EXPECT_FALSE(document.root().Find(R"(a\\u0062)").has_value()) << "source text is not a name";
+  EXPECT_EQ(Member(document, "c").AsExactInteger(), 2);
+  EXPECT_EQ(Member(document, "d").AsExactInteger(), 3);
+}
+
 TEST(JsonDocument, DecodesStrings) {
   struct Row {
     std::string json;

@@ -1,5 +1,7 @@
 // Every validation row of the API specification as a table: which code and param a field problem
 // gets, and what is accepted.
+#include <algorithm>
+#include <ctime>
 #include <string>
 #include <vector>
 
@@ -470,6 +472,97 @@ TEST(RequestValidation, MessagesRepeatAtMost100BytesOfInput) {
   const Result<PreparedRequest> result = service.Prepare(kChat, R"({"model":")" + name + R"("})");
   ASSERT_FALSE(result.ok());
   EXPECT_LT(result.error().message.size(), 200U);
+}
+
+std::string Filled(std::string_view head,
+                   std::string_view unit,
+                   std::string_view tail,
+                   size_t bytes) {
+  std::string body(head);
+  while (body.size() < bytes) {
+    body += unit;
+  }
+  body += tail;
+  return body;
+}
+
+struct HostileBody {
+  const char* name;
+  Endpoint endpoint;
+  const char* head;
+  const char* unit;
+  const char* tail;
+};
+
+double CpuSecondsToAnswer(const FakeService& service, Endpoint endpoint, const std::string& body) {
+  double best = 1e9;
+  for (int i = 0; i < 3; ++i) {
+    const std::clock_t begin = std::clock();
+    EXPECT_FALSE(service.Prepare(endpoint, body).ok());
+    best = std::min(best, static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC);
+  }
+  return best;
+}
+
+TEST(RequestValidation, HostileBodiesCostTimeInProportionToTheirSize) {
+  const FakeService service;
+  constexpr size_t kSmall = 256 << 10;
+  constexpr size_t kFactor = 8;
+  for (
+      const HostileBody& row :
+      {HostileBody{"unknown names", kChat, "{", R"("\u0061bcdefghijklmnopqrst":1,)", R"("n":0})"},
+       HostileBody{"one name again and again", kChat, "{", R"("stop":["x"],)", R"("n":0})"},
+       HostileBody{"messages",
+                   kChat,
+                   R"({"messages":[)",
+                   R"({"role":"user","content":"x"},)",
+                   R"({"role":"robot"}]})"},
+       HostileBody{"members of a message",
+                   kChat,
+                   R"({"messages":[{"role":"user",)",
+                   R"("content":"x",)",
+                   R"("z":1}],"n":0})"},
+       HostileBody{"parts",
+                   kChat,
+                   R"({"messages":[{"role":"user","content":[)",
+                   R"({"type":"text","text":"x"},)",
+                   R"({"type":"x"}]}]})"},
+       HostileBody{"escapes",
+                   kChat,
+                   R"({"messages":[{"role":"user","content":")",
+                   "\\ud800",
+                   R"("}],"n":0})"},
+       HostileBody{
+           "arguments",
+           kChat,
+           R"({"messages":[{"role":"assistant","tool_calls":[{"id":"","function":{"name":"","arguments":")",
+           "[],",
+           R"("}}]}],"n":0})"},
+       HostileBody{"a long prompt", kText, R"({"prompt":")", "hello", R"("})"},
+       HostileBody{"many ids", kText, R"({"prompt":[)", "1,", R"(1]})"},
+       HostileBody{"biases",
+                   kChat,
+                   R"({"messages":[{"role":"user","content":"x"}],"logit_bias":{)",
+                   R"("5":1,)",
+                   R"("5":1},"top_k":-5})"},
+       HostileBody{"a long number",
+                   kChat,
+                   R"({"messages":[{"role":"user","content":"x"}],"n":1)",
+                   "0",
+                   "}"},
+       HostileBody{"kwargs",
+                   kChat,
+                   R"({"messages":[{"role":"user","content":"x"}],"chat_template_kwargs":{)",
+                   R"("\ud800":"\ud800",)",
+                   R"("z":1},"priority":-200})"}}) {
+    const double small =
+        CpuSecondsToAnswer(service, row.endpoint, Filled(row.head, row.unit, row.tail, kSmall));
+    const double large = CpuSecondsToAnswer(
+        service, row.endpoint, Filled(row.head, row.unit, row.tail, kSmall * kFactor));
+    // A quadratic path would cost 64 times as much; the constant absorbs the clock's grain.
+    EXPECT_LT(large, 3.0 * kFactor * small + 0.02) << row.name;
+    RecordProperty(row.name, std::to_string(large));
+  }
 }
 
 }  // namespace

@@ -460,7 +460,7 @@ TEST(ServiceCore, RendersTemplates) {
 
 TEST(ServiceCore, AnswersWhileLoadingAndDraining) {
   VirtualClock clock;
-  metrics::Registry registry({});
+  metrics::Registry registry(metrics::Labels{});
   ServingOptions options;
   options.served_names = {"smol"};
   ServiceCore core(options, registry, clock, {});

@@ -275,6 +275,7 @@ class FakeEngine final : public EngineBackend {
     config_.num_q_heads = 4;
     config_.num_kv_heads = 2;
     config_.head_dim = 64;
+    config_.vocab_size = 300;
     config_.max_model_len = 256;
     config_.trained_context = 2048;
     geometry_ = {.num_layers = 2, .num_kv_heads = 2, .head_dim = 64};
@@ -325,7 +326,7 @@ class FakeEngine final : public EngineBackend {
 struct FakeService {
   explicit FakeService(ServingOptions service_options = {}, bool with_template = true)
       : options(WithName(std::move(service_options))),
-        registry({{"model_name", "smol"}}),
+        registry(metrics::Labels{{"model_name", "smol"}}),
         core(options, registry, clock, [](std::string_view source, const text::Tokenizer&) {
           if (source == "BAD") {
             return absl::StatusOr<std::unique_ptr<text::ChatTemplate>>(

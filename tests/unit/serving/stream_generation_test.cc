@@ -64,7 +64,7 @@ class GenerationTest : public testing::Test {
 
   VirtualClock clock_;
   FakeTokenizer tokenizer_;
-  metrics::Registry registry_{{}};
+  metrics::Registry registry_{metrics::Labels{}};
   ServingMetrics metrics_{registry_};
   std::vector<std::shared_ptr<FakeStream>> streams_;
   std::unique_ptr<StreamGeneration> generation_;
