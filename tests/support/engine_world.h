@@ -189,15 +189,15 @@ inline std::vector<TokenId> ExpectedTokens(const std::vector<TokenId>& prompt,
   const std::vector<TokenId> end_tokens = {kFakeEndToken};
   sampling::Sampler sampler(NaiveLogitKernels(), kFakeVocab, 32);
   sampling::SamplerState state(params, end_tokens, choice, prompt, kFakeVocab);
-  std::vector<TokenId> history = prompt;
+  uint64_t hash = FakeModel::Hash(prompt);
   std::vector<TokenId> generated;
   std::vector<float> logits(kFakeVocab);
   while (generated.size() < params.max_tokens) {
-    FakeModel::Logits(FakeModel::Hash(history), logits);
-    const auto scored = sampler.Sample(state, history.size(), logits);
+    FakeModel::Logits(hash, logits);
+    const auto scored = sampler.Sample(state, prompt.size() + generated.size(), logits);
     SPINDLE_CHECK(scored.ok());
     state.Accept(scored->token);
-    history.push_back(scored->token);
+    hash = FakeModel::Append(hash, scored->token);
     generated.push_back(scored->token);
     if (state.IsStop(scored->token)) {
       break;
