@@ -1,50 +1,8 @@
-// Counts heap allocations of the step loop. Its own binary, since it replaces operator new.
-#include <atomic>
-#include <cstdlib>
-#include <new>
-
+// What the step loop allocates. Its own binary, since the counter replaces operator new.
 #include <gtest/gtest.h>
 
+#include "support/allocation_counter.h"
 #include "support/engine_world.h"
-
-namespace {
-
-std::atomic<uint64_t> num_allocations{0};
-
-void* Allocate(std::size_t bytes) {
-  num_allocations.fetch_add(1, std::memory_order_relaxed);
-  void* memory = std::malloc(bytes == 0 ? 1 : bytes);
-  if (memory == nullptr) {
-    std::abort();
-  }
-  return memory;
-}
-
-}  // namespace
-
-void* operator new(std::size_t bytes) {
-  return Allocate(bytes);
-}
-
-void* operator new[](std::size_t bytes) {
-  return Allocate(bytes);
-}
-
-void operator delete(void* memory) noexcept {
-  std::free(memory);
-}
-
-void operator delete[](void* memory) noexcept {
-  std::free(memory);
-}
-
-void operator delete(void* memory, std::size_t) noexcept {
-  std::free(memory);
-}
-
-void operator delete[](void* memory, std::size_t) noexcept {
-  std::free(memory);
-}
 
 namespace spindle::engine {
 namespace {
@@ -74,14 +32,14 @@ TEST(EngineAllocation, SteadyDecodeAllocatesNothingPerToken) {
   uint64_t num_quiet_steps = 0;
   for (int step = 0; step < 200; ++step) {
     const uint64_t sealed_before = world.store->Stats().prefix_entries;
-    const uint64_t before = num_allocations.load();
+    const uint64_t before = test::AllocationCount();
     world.core.Step();
     for (const auto& client : clients) {
       while (client->stream().Next(&event)) {
         ++num_tokens;
       }
     }
-    const uint64_t allocations = num_allocations.load() - before;
+    const uint64_t allocations = test::AllocationCount() - before;
     const uint64_t num_sealed = world.store->Stats().prefix_entries - sealed_before;
     // A new stripe's key takes a hash context; nothing else may allocate.
     EXPECT_LE(allocations, num_sealed) << "step " << step;
