@@ -1,10 +1,12 @@
-// Matrix products y = x · Wᵀ (+ bias, + y) with weights packed once at load, for prefill, batched and single decode.
-// Functions are `static`: per-ISA objects include this header (see base/dtype.h).
-// Thread-safety: pure functions over the caller's memory; calls with disjoint ranges may run at the same time.
+// Matrix products y = x · Wᵀ (+ bias, + y) with weights packed once at load, for prefill, batched
+// and single decode. Functions are `static`: per-ISA objects include this header (see
+// base/dtype.h). Thread-safety: pure functions over the caller's memory; calls with disjoint ranges
+// may run at the same time.
 //
-// Arithmetic (the "dot order" law): one fp32 accumulator per (row, output), blocks of k ascending; int8 blocks are
-// exact in int32 before they are scaled. Work is divided over outputs only, never over k. A product with one row
-// gives the same bits as the same row inside any larger product, for any range split and thread count.
+// Arithmetic (the "dot order" law): one fp32 accumulator per (row, output), blocks of k ascending;
+// int8 blocks are exact in int32 before they are scaled. Work is divided over outputs only, never
+// over k. A product with one row gives the same bits as the same row inside any larger product, for
+// any range split and thread count.
 #pragma once
 
 #include <cstddef>
@@ -21,26 +23,29 @@ enum class ComputeMode : uint8_t {
   kExact,    // weights dequantised to fp32, fp32 operands and sums
 };
 
-// How the rows of x must be prepared for a packed matrix (PrepareRows).
+// How the rows of x must be prepared for a packed matrix (PrepareRows). Bytes between the last
+// element and the row's end at a multiple of 64 are zero.
 enum class RowFormat : uint8_t {
   kF32,   // float[k]
   kBf16,  // bf16[k], round to nearest even
-  kInt8,  // int8[k], then float scale[k/32], then float sum[k/32] (scale × Σ codes of the block): symmetric,
-          // code = round(x/scale), scale = max|x|/127 per 32 elements
+  kInt8,  // int8[k], then float scale[k/32], then float sum[k/32] (scale × Σ codes of the block):
+          // symmetric, code = round(x/scale), scale = max|x|/127 per 32 elements; a block below
+          // 2^-100 counts as zero, one that is not finite has scale NaN
 };
 
 // Outputs per panel: the unit of work and of packing.
 inline constexpr uint32_t kPanelOutputs = 16;
 
-// A weight matrix in this ISA's layout. The bytes are owned by the caller (model weights arena), 64-byte aligned.
+// A weight matrix in this ISA's layout. The bytes are owned by the caller (model weights arena),
+// 64-byte aligned.
 struct PackedMatrix {
-  const void* data;     // panels, layout private to the ISA that packed it
-  uint64_t bytes;       // size of data
-  uint32_t num_outputs; // n
-  uint32_t num_inputs;  // k
-  DType source;         // stored type
+  const void* data;      // panels, layout private to the ISA that packed it
+  uint64_t bytes;        // size of data
+  uint32_t num_outputs;  // n
+  uint32_t num_inputs;   // k
+  DType source;          // stored type
   ComputeMode mode;
-  RowFormat row_format; // what x must be prepared as
+  RowFormat row_format;  // what x must be prepared as
 };
 
 // One product of a group that shares no output memory with the others.
@@ -52,7 +57,7 @@ struct GemmArgs {
   size_t y_stride;        // floats
   const float* bias;      // [n] or null
   uint32_t num_rows;
-  bool accumulate;        // y += instead of y =
+  bool accumulate;  // y += instead of y =
 };
 
 // Products run as one parallel section; work units = panels of all parts in order.

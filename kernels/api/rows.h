@@ -1,6 +1,6 @@
-// Row-wise kernels of a transformer layer: normalisation, activation, conversion to the operand format of a product,
-// embedding look-up. Work unit = one row; rows are independent, so any split gives the same bits.
-// Thread-safety: pure functions over the caller's memory.
+// Row-wise kernels of a transformer layer: normalisation, activation, conversion to the operand
+// format of a product, embedding look-up. Work unit = one row; rows are independent, so any split
+// gives the same bits. Thread-safety: pure functions over the caller's memory.
 #pragma once
 
 #include <cstddef>
@@ -14,14 +14,14 @@ namespace spindle::kernels {
 
 // out row = prepare(x · w / rms(x)), rms = sqrt(mean(x²) + eps) in fp32; w null = no weight.
 struct NormRowsArgs {
-  const float* x;           // [num_rows][x_stride]
-  size_t x_stride;          // floats
-  const float* weight;      // [k] or null
+  const float* x;       // [num_rows][x_stride]
+  size_t x_stride;      // floats
+  const float* weight;  // [k] or null
   float eps;
   uint32_t k;
   uint32_t num_rows;
-  RowFormat format;         // of `out`
-  void* out;                // [num_rows] rows, `out_stride_bytes` apart
+  RowFormat format;  // of `out`
+  void* out;         // [num_rows] rows, `out_stride_bytes` apart
   size_t out_stride_bytes;
 };
 
@@ -48,7 +48,8 @@ struct SwiGluRowsArgs {
   size_t out_stride_bytes;
 };
 
-// out row = dequantised table row ids[i]. REQUIRES: 0 <= ids[i] < table_rows (else kInvalidArgument).
+// out row = dequantised table row ids[i]. REQUIRES: 0 <= ids[i] < table_rows (else
+// kInvalidArgument).
 struct EmbedRowsArgs {
   const void* table;  // [table_rows] rows of RowBytes(type, k), in the file's own layout
   DType type;
@@ -56,7 +57,7 @@ struct EmbedRowsArgs {
   uint32_t k;
   const int32_t* ids;  // [num_rows]
   uint32_t num_rows;
-  float* out;          // [num_rows][out_stride]
+  float* out;  // [num_rows][out_stride]
   size_t out_stride;
 };
 

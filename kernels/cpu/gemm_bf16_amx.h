@@ -104,10 +104,11 @@ SPINDLE_INLINE void Bf16Tile(const uint8_t* x,
   } else {
     Bf16Tile<false, false>(x, args.x_stride_bytes, weights, panel_bytes, sums);
   }
-  for (uint32_t i = 0; i < rows; ++i) {
+  for (uint32_t tile = 0; tile < (two_tiles ? 2U : 1U); ++tile) {
+    const uint32_t begin = tile * kBf16TileRows;
+    const uint32_t count = rows - begin < kBf16TileRows ? rows - begin : kBf16TileRows;
     for (uint32_t j = 0; j < (two_panels ? 2U : 1U); ++j) {
-      const float* values = sums.values[i / kBf16TileRows][j] + size_t{16} * (i % kBf16TileRows);
-      StoreOutputs(args, first + i, panel + j, Load(values));
+      StoreOutputs(args, first + begin, count, panel + j, sums.values[tile][j]);
     }
   }
 }

@@ -47,13 +47,14 @@ void Tile(const GemmArgs& args, size_t panel_bytes, uint32_t first, uint32_t pan
   const auto* weights = static_cast<const uint8_t*>(args.weights->data) + panel_bytes * panel;
   const auto* x = static_cast<const uint8_t*>(args.x) + args.x_stride_bytes * first;
   F32x16 sums[kRows][kPanels];
-  for (uint32_t i = 0; i < kRows; ++i) {
-    for (uint32_t j = 0; j < kPanels; ++j) {
-      sums[i][j] = Zero();
-    }
+  SPINDLE_UNROLL
+  for (uint32_t i = 0; i < kRows * kPanels; ++i) {
+    sums[i / kPanels][i % kPanels] = Zero();
   }
   for (size_t step = 0; step < num_steps; ++step) {
+    SPINDLE_UNROLL
     for (uint32_t i = 0; i < kRows; ++i) {
+      SPINDLE_UNROLL
       for (uint32_t j = 0; j < kPanels; ++j) {
         sums[i][j] = Format::Step(sums[i][j],
                                   weights + panel_bytes * j + layout::kGroupCodeBytes * step,
@@ -61,10 +62,13 @@ void Tile(const GemmArgs& args, size_t panel_bytes, uint32_t first, uint32_t pan
       }
     }
   }
-  for (uint32_t i = 0; i < kRows; ++i) {
-    for (uint32_t j = 0; j < kPanels; ++j) {
-      StoreOutputs(args, first + i, panel + j, sums[i][j]);
-    }
+  alignas(64) float finished[kPanels][kRows][kPanelOutputs];
+  SPINDLE_UNROLL
+  for (uint32_t i = 0; i < kRows * kPanels; ++i) {
+    Store(finished[i % kPanels][i / kPanels], sums[i / kPanels][i % kPanels]);
+  }
+  for (uint32_t j = 0; j < kPanels; ++j) {
+    StoreOutputs(args, first, kRows, panel + j, finished[j][0]);
   }
 }
 

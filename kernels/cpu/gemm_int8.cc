@@ -34,14 +34,19 @@ struct RowBlock {
 };
 
 template <typename Source, uint32_t kRows>
-SPINDLE_INLINE void RowTile(
-    const Source& source, const RowBlock& rows, uint32_t first, uint32_t k, F32x16* sums) {
+SPINDLE_INLINE void RowTile(const Source& source,
+                            const RowBlock& rows,
+                            uint32_t first,
+                            uint32_t k,
+                            float (*finished)[kPanelOutputs]) {
   constexpr uint32_t kGroup = Source::kGroup;
   constexpr uint32_t kGroupsPerBlock = kActivationBlock / kGroup;
   const uint32_t num_blocks = k / kActivationBlock;
   const uint8_t* x = rows.x + rows.stride_bytes * first;
   const size_t correction_stride = k / kGroup;
   const int32_t* corrections = rows.corrections + correction_stride * first;
+  F32x16 sums[kRows];
+  SPINDLE_UNROLL
   for (uint32_t i = 0; i < kRows; ++i) {
     sums[i] = Zero();
   }
@@ -49,28 +54,35 @@ SPINDLE_INLINE void RowTile(
     CodeVec codes[8];
     source.Prefetch(block);
     source.Codes(block, codes);
+    SPINDLE_UNROLL
     for (uint32_t part = 0; part < kGroupsPerBlock; ++part) {
       const uint32_t group = block * kGroupsPerBlock + part;
       const F32x16 scale = source.Scale(group);
+      I32x16 dots[kRows];
+      SPINDLE_UNROLL
       for (uint32_t i = 0; i < kRows; ++i) {
-        const uint8_t* row = x + rows.stride_bytes * i;
-        const auto* row_scales = reinterpret_cast<const float*>(row + k);
-        const int32_t correction =
-            Source::kCorrected ? corrections[correction_stride * i + group] : 0;
-        const I32x16 dot = BlockDot<Source::kMaxCode, kGroup / 4>(
-            codes + part * (kGroup / 4),
-            reinterpret_cast<const int8_t*>(row) + size_t{kGroup} * group,
-            correction);
-        sums[i] = MulAdd(ToFloat(dot), Mul(scale, Splat(row_scales[block])), sums[i]);
+        dots[i] = SplatInt(Source::kCorrected ? corrections[correction_stride * i + group] : 0);
+      }
+      BlockDots<Source::kMaxCode, kGroup / 4, kRows>(
+          codes + part * (kGroup / 4), x + size_t{kGroup} * group, rows.stride_bytes, dots);
+      SPINDLE_UNROLL
+      for (uint32_t i = 0; i < kRows; ++i) {
+        const auto* row_scales = reinterpret_cast<const float*>(x + rows.stride_bytes * i + k);
+        sums[i] = MulAdd(ToFloat(dots[i]), Mul(scale, Splat(row_scales[block])), sums[i]);
       }
     }
     if constexpr (Source::kHasMinimum) {
       const F32x16 minimum = source.Minimum(block);
+      SPINDLE_UNROLL
       for (uint32_t i = 0; i < kRows; ++i) {
         const auto* row_scales = reinterpret_cast<const float*>(x + rows.stride_bytes * i + k);
         sums[i] = MulAdd(minimum, Splat(row_scales[num_blocks + block]), sums[i]);
       }
     }
+  }
+  SPINDLE_UNROLL
+  for (uint32_t i = 0; i < kRows; ++i) {
+    Store(finished[i], sums[i]);
   }
 }
 
@@ -80,11 +92,9 @@ void StoreTile(const Source& source,
                const RowBlock& rows,
                uint32_t first,
                uint32_t panel) {
-  F32x16 sums[kRows];
-  RowTile<Source, kRows>(source, rows, first, args.weights->num_inputs, sums);
-  for (uint32_t i = 0; i < kRows; ++i) {
-    StoreOutputs(args, rows.first + first + i, panel, sums[i]);
-  }
+  alignas(64) float finished[kRows][kPanelOutputs];
+  RowTile<Source, kRows>(source, rows, first, args.weights->num_inputs, finished);
+  StoreOutputs(args, rows.first + first, kRows, panel, finished[0]);
 }
 
 // A last tile of 1 … kRows rows.
@@ -138,35 +148,21 @@ ExpandedPanel TakeExpandedPanel(ScratchCursor& scratch, uint32_t k, uint32_t gro
 }
 
 #if defined(__AMX_INT8__)
-// Panels are taken two at a time, so that their tiles share the rows' tiles and scales.
 template <DType kType>
 int TiledProduct(const GemmArgs& args, const RowBlock& rows, PanelRange panels, Exec* exec) {
   const uint32_t k = args.weights->num_inputs;
   const auto* packed = static_cast<const uint8_t*>(args.weights->data);
   const size_t panel_bytes = layout::PanelBytes(kType, RowFormat::kInt8, k);
   ScratchCursor scratch(*exec);
-  ExpandedPanel expanded[2];
-  for (ExpandedPanel& panel : expanded) {
-    panel = TakeExpandedPanel(scratch, k, GroupElements(kType));
-    if (panel.minima == nullptr) {
-      return kScratchTooSmall;
-    }
+  const ExpandedPanel expanded = TakeExpandedPanel(scratch, k, GroupElements(kType));
+  if (expanded.minima == nullptr) {
+    return kScratchTooSmall;
   }
   const TileRows tile_rows{rows.x, rows.stride_bytes, rows.first, rows.count};
   ConfigureInt8Tiles(GroupElements(kType), rows.count % kAmxTileRows);
-  for (uint32_t panel = panels.begin; panel < panels.end; panel += 2) {
-    const uint32_t num_panels = panels.end - panel < 2 ? 1 : 2;
-    for (uint32_t i = 0; i < num_panels; ++i) {
-      Expand(PackedSource<kType>(packed + panel_bytes * (panel + i), k),
-             k,
-             ZeroCode(kType),
-             expanded[i]);
-    }
-    if (num_panels == 2) {
-      TiledPanels<GroupElements(kType), HasMinimum(kType), 2>(args, tile_rows, expanded, panel);
-    } else {
-      TiledPanels<GroupElements(kType), HasMinimum(kType), 1>(args, tile_rows, expanded, panel);
-    }
+  for (uint32_t panel = panels.begin; panel < panels.end; ++panel) {
+    Expand(PackedSource<kType>(packed + panel_bytes * panel, k), k, ZeroCode(kType), expanded);
+    TiledPanel<GroupElements(kType), HasMinimum(kType)>(args, tile_rows, expanded, panel);
   }
   ReleaseTiles();
   return kOk;

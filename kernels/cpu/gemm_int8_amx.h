@@ -1,7 +1,9 @@
 // The int8 product with AMX tiles. A tile product gives the exact int32 sums of one block of inputs
-// for 8 rows × 16 outputs; they go through a small buffer into the same fp32 operations as in the
-// vector path. The fp32 part is the limit (4 operations per 16 sums against 16 cycles of tile work
-// per 256), so the tiles of the next block are computed while the sums of this one are scaled.
+// for 16 rows × 16 outputs; they go through a small buffer into the same fp32 operations as in the
+// vector path. The fp32 part is the limit: 4 operations per 16 sums, and one of the two 512-bit
+// multiply-add units stands still while tile instructions are in flight. The tile of the next block
+// is computed while the sums of this one are scaled. Thread-safety: pure functions but for the tile
+// configuration of the calling thread.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +16,7 @@
 
 namespace spindle::kernels::SPINDLE_KERNEL_ISA {
 
-// 8 rows × 2 panels of fp32 sums fill half of the registers and share what they load.
-inline constexpr uint32_t kAmxTileRows = 8;
+inline constexpr uint32_t kAmxTileRows = 16;
 
 // Rows [first, first + count) of a product; x points to the first of them.
 struct TileRows {
@@ -25,149 +26,140 @@ struct TileRows {
   uint32_t count;
 };
 
-// Tiles: 0, 1 sums of a full tile of rows for two panels; 2, 3 the same for the last `remainder`
-// rows; 4 and 5 the rows themselves; 6, 7 the weights.
+// Tiles: 0 sums, 1 rows, 2 weights; 3 and 4 sums and rows of the last `remainder` rows.
 [[maybe_unused]] static void ConfigureInt8Tiles(uint32_t group, uint32_t remainder) {
   TileConfig config;
   config.Set(0, kAmxTileRows, 64);
-  config.Set(1, kAmxTileRows, 64);
-  config.Set(2, remainder, 64);
+  config.Set(1, kAmxTileRows, group);
+  config.Set(2, group / 4, 64);
   config.Set(3, remainder, 64);
-  config.Set(4, kAmxTileRows, group);
-  config.Set(5, remainder, group);
-  config.Set(6, group / 4, 64);
-  config.Set(7, group / 4, 64);
+  config.Set(4, remainder, group);
   LoadTileConfig(config);
 }
 
-// The int32 sums of one block: [panel][row][output].
+// The int32 sums of one block: [row][output].
 struct alignas(64) BlockSums {
-  int32_t values[2][kAmxTileRows * kPanelOutputs];
+  int32_t values[kAmxTileRows * kPanelOutputs];
 };
 
-template <bool kFull, uint32_t kPanels>
+template <bool kFull>
 SPINDLE_INLINE void ComputeBlock(const uint8_t* x,
                                  size_t stride_bytes,
-                                 const ExpandedPanel* panels,
-                                 size_t code_offset,
+                                 const uint8_t* codes,
                                  BlockSums& out) {
+  _tile_loadd(2, codes, 64);
   if constexpr (kFull) {
-    _tile_loadd(4, x, stride_bytes);
     _tile_zero(0);
-    _tile_loadd(6, panels[0].codes + code_offset, 64);
-    _tile_dpbssd(0, 4, 6);
-    _tile_stored(0, out.values[0], 64);
-    if constexpr (kPanels == 2) {
-      _tile_zero(1);
-      _tile_loadd(7, panels[1].codes + code_offset, 64);
-      _tile_dpbssd(1, 4, 7);
-      _tile_stored(1, out.values[1], 64);
-    }
+    _tile_loadd(1, x, stride_bytes);
+    _tile_dpbssd(0, 1, 2);
+    _tile_stored(0, out.values, 64);
   } else {
-    _tile_loadd(5, x, stride_bytes);
-    _tile_zero(2);
-    _tile_loadd(6, panels[0].codes + code_offset, 64);
-    _tile_dpbssd(2, 5, 6);
-    _tile_stored(2, out.values[0], 64);
-    if constexpr (kPanels == 2) {
-      _tile_zero(3);
-      _tile_loadd(7, panels[1].codes + code_offset, 64);
-      _tile_dpbssd(3, 5, 7);
-      _tile_stored(3, out.values[1], 64);
-    }
+    _tile_zero(3);
+    _tile_loadd(4, x, stride_bytes);
+    _tile_dpbssd(3, 4, 2);
+    _tile_stored(3, out.values, 64);
   }
 }
 
-// One tile of kRows rows, kRows < 8 being the remainder.
-template <uint32_t kGroup, bool kHasMinimum, uint32_t kPanels, uint32_t kRows>
-void TiledRows(const GemmArgs& args,
-               const TileRows& rows,
-               uint32_t first,
-               const ExpandedPanel* panels,
-               uint32_t panel) {
+// One tile of kRows rows by one panel; fewer than 16 rows are the remainder.
+template <uint32_t kGroup, bool kHasMinimum, uint32_t kRows>
+void TiledRows(const uint8_t* x,
+               size_t stride_bytes,
+               uint32_t k,
+               const ExpandedPanel& expanded,
+               float (*finished)[kPanelOutputs]) {
   constexpr bool kFull = kRows == kAmxTileRows;
   constexpr size_t kGroupBytes = size_t{kGroup} * kPanelOutputs;
-  const uint32_t k = args.weights->num_inputs;
+  constexpr uint32_t kGroupsPerBlock = kActivationBlock / kGroup;
   const uint32_t num_groups = k / kGroup;
-  const uint8_t* x = rows.x + rows.stride_bytes * first;
-  const uint8_t* row_scales = x + k;
-  const uint8_t* row_sums = row_scales + size_t{4} * (k / kActivationBlock);
-  BlockSums buffers[2];
-  F32x16 sums[kPanels][kRows];
-  for (uint32_t j = 0; j < kPanels; ++j) {
-    for (uint32_t i = 0; i < kRows; ++i) {
-      sums[j][i] = Zero();
-    }
+  // Scales of every fourth row, sums likewise: the rows between are reached with multiples of the
+  // stride, which leaves enough general registers.
+  constexpr uint32_t kBases = (kRows + 3) / 4;
+  const uint8_t* scale_bases[kBases];
+  const uint8_t* sum_bases[kBases];
+  SPINDLE_UNROLL
+  for (uint32_t i = 0; i < kBases; ++i) {
+    scale_bases[i] = x + stride_bytes * (4 * i) + k;
+    sum_bases[i] = scale_bases[i] + size_t{4} * (k / kActivationBlock);
   }
-  ComputeBlock<kFull, kPanels>(x, rows.stride_bytes, panels, 0, buffers[0]);
+  BlockSums buffers[2];
+  F32x16 sums[kRows];
+  SPINDLE_UNROLL
+  for (uint32_t i = 0; i < kRows; ++i) {
+    sums[i] = Zero();
+  }
+  ComputeBlock<kFull>(x, stride_bytes, expanded.codes, buffers[0]);
   for (uint32_t group = 0; group < num_groups; ++group) {
     if (group + 1 < num_groups) {
-      ComputeBlock<kFull, kPanels>(x + size_t{kGroup} * (group + 1),
-                                   rows.stride_bytes,
-                                   panels,
-                                   kGroupBytes * (group + 1),
-                                   buffers[(group + 1) % 2]);
+      ComputeBlock<kFull>(x + size_t{kGroup} * (group + 1),
+                          stride_bytes,
+                          expanded.codes + kGroupBytes * (group + 1),
+                          buffers[(group + 1) % 2]);
     }
-    const BlockSums& block_sums = buffers[group % 2];
-    const size_t block = group / (kActivationBlock / kGroup);
-    F32x16 scales[kPanels];
-    F32x16 minima[kPanels];
-    for (uint32_t j = 0; j < kPanels; ++j) {
-      scales[j] = Load(panels[j].scales + size_t{kPanelOutputs} * group);
-      minima[j] = kHasMinimum ? Load(panels[j].minima + kPanelOutputs * block) : Zero();
-    }
-#pragma GCC unroll 8
+    const int32_t* dots = buffers[group % 2].values;
+    const F32x16 scale = Load(expanded.scales + size_t{kPanelOutputs} * group);
+    const F32x16 minimum =
+        kHasMinimum ? Load(expanded.minima + size_t{kPanelOutputs} * group) : Zero();
+    SPINDLE_UNROLL
     for (uint32_t i = 0; i < kRows; ++i) {
-      const F32x16 row_scale =
-          Splat(*reinterpret_cast<const float*>(row_scales + rows.stride_bytes * i + 4 * block));
-      for (uint32_t j = 0; j < kPanels; ++j) {
-        const F32x16 dot =
-            ToFloat(_mm512_load_si512(block_sums.values[j] + size_t{kPanelOutputs} * i));
-        sums[j][i] = MulAdd(dot, Mul(scales[j], row_scale), sums[j][i]);
-      }
+      const size_t offset = stride_bytes * (i % 4);
+      const F32x16 dot = ToFloat(_mm512_load_si512(dots + size_t{kPanelOutputs} * i));
+      const F32x16 row_scale = Splat(*reinterpret_cast<const float*>(scale_bases[i / 4] + offset));
+      sums[i] = MulAdd(dot, Mul(scale, row_scale), sums[i]);
       if constexpr (kHasMinimum) {
-        const F32x16 row_sum =
-            Splat(*reinterpret_cast<const float*>(row_sums + rows.stride_bytes * i + 4 * block));
-        for (uint32_t j = 0; j < kPanels; ++j) {
-          sums[j][i] = MulAdd(minima[j], row_sum, sums[j][i]);
-        }
+        const F32x16 row_sum = Splat(*reinterpret_cast<const float*>(sum_bases[i / 4] + offset));
+        sums[i] = MulAdd(minimum, row_sum, sums[i]);
       }
     }
+    const size_t step = (group + 1) % kGroupsPerBlock == 0 ? 4 : 0;
+    SPINDLE_UNROLL
+    for (uint32_t i = 0; i < kBases; ++i) {
+      scale_bases[i] += step;
+      sum_bases[i] += step;
+    }
   }
+  SPINDLE_UNROLL
   for (uint32_t i = 0; i < kRows; ++i) {
-    for (uint32_t j = 0; j < kPanels; ++j) {
-      StoreOutputs(args, rows.first + first + i, panel + j, sums[j][i]);
-    }
+    Store(finished[i], sums[i]);
   }
 }
 
-template <uint32_t kGroup, bool kHasMinimum, uint32_t kPanels, uint32_t kRows>
-void LastTiledRows(const GemmArgs& args,
-                   const TileRows& rows,
-                   uint32_t first,
-                   const ExpandedPanel* panels,
-                   uint32_t panel) {
+// The last rows.count % 16 rows.
+template <uint32_t kGroup, bool kHasMinimum, uint32_t kRows>
+void LastTiledRows(const TileRows& rows,
+                   uint32_t num_rows,
+                   uint32_t k,
+                   const ExpandedPanel& expanded,
+                   float (*finished)[kPanelOutputs]) {
   if constexpr (kRows > 0) {
-    if (rows.count - first == kRows) {
-      TiledRows<kGroup, kHasMinimum, kPanels, kRows>(args, rows, first, panels, panel);
+    if (num_rows == kRows) {
+      const uint8_t* x = rows.x + rows.stride_bytes * (rows.count - num_rows);
+      TiledRows<kGroup, kHasMinimum, kRows>(x, rows.stride_bytes, k, expanded, finished);
     } else {
-      LastTiledRows<kGroup, kHasMinimum, kPanels, kRows - 1>(args, rows, first, panels, panel);
+      LastTiledRows<kGroup, kHasMinimum, kRows - 1>(rows, num_rows, k, expanded, finished);
     }
   }
 }
 
-// All rows of one or two expanded panels. REQUIRES: ConfigureInt8Tiles(kGroup, rows.count %
-// kAmxTileRows)
-template <uint32_t kGroup, bool kHasMinimum, uint32_t kPanels>
-void TiledPanels(const GemmArgs& args,
-                 const TileRows& rows,
-                 const ExpandedPanel* panels,
-                 uint32_t panel) {
+// All rows of an expanded panel. REQUIRES: ConfigureInt8Tiles(kGroup, rows.count % kAmxTileRows)
+template <uint32_t kGroup, bool kHasMinimum>
+void TiledPanel(const GemmArgs& args,
+                const TileRows& rows,
+                const ExpandedPanel& expanded,
+                uint32_t panel) {
+  const uint32_t k = args.weights->num_inputs;
+  alignas(64) float finished[kAmxTileRows][kPanelOutputs];
   uint32_t first = 0;
   for (; first + kAmxTileRows <= rows.count; first += kAmxTileRows) {
-    TiledRows<kGroup, kHasMinimum, kPanels, kAmxTileRows>(args, rows, first, panels, panel);
+    const uint8_t* x = rows.x + rows.stride_bytes * first;
+    TiledRows<kGroup, kHasMinimum, kAmxTileRows>(x, rows.stride_bytes, k, expanded, finished);
+    StoreOutputs(args, rows.first + first, kAmxTileRows, panel, finished[0]);
   }
-  LastTiledRows<kGroup, kHasMinimum, kPanels, kAmxTileRows - 1>(args, rows, first, panels, panel);
+  if (first < rows.count) {
+    const uint32_t left = rows.count - first;
+    LastTiledRows<kGroup, kHasMinimum, kAmxTileRows - 1>(rows, left, k, expanded, finished);
+    StoreOutputs(args, rows.first + first, left, panel, finished[0]);
+  }
 }
 
 }  // namespace spindle::kernels::SPINDLE_KERNEL_ISA

@@ -39,22 +39,31 @@ class ScratchCursor {
   size_t left_;
 };
 
-// Writes the 16 outputs of one row of a panel: y (+)= sums + bias; the last panel may be narrower.
-SPINDLE_INLINE void StoreOutputs(const GemmArgs& args, uint32_t row, uint32_t panel, F32x16 sums) {
+// Writes rows [first_row, first_row + num_rows) of one panel: y (+)= sums + bias. The last panel
+// may be narrower.
+//   sums  [num_rows][16]
+[[maybe_unused]] static void StoreOutputs(const GemmArgs& args,
+                                          uint32_t first_row,
+                                          uint32_t num_rows,
+                                          uint32_t panel,
+                                          const float* sums) {
   const uint32_t first = panel * kPanelOutputs;
-  float* y = args.y + args.y_stride * row + first;
-  if (first + kPanelOutputs <= args.weights->num_outputs) {
-    if (args.bias != nullptr) {
-      sums = Add(sums, Load(args.bias + first));
+  const uint32_t left = args.weights->num_outputs - first;
+  const float* bias = args.bias == nullptr ? nullptr : args.bias + first;
+  float* y = args.y + args.y_stride * first_row + first;
+  for (uint32_t row = 0; row < num_rows; ++row, y += args.y_stride, sums += kPanelOutputs) {
+    if (left >= kPanelOutputs) {
+      F32x16 value = Load(sums);
+      if (bias != nullptr) {
+        value = Add(value, Load(bias));
+      }
+      Store(y, args.accumulate ? Add(Load(y), value) : value);
+      continue;
     }
-    Store(y, args.accumulate ? Add(Load(y), sums) : sums);
-    return;
-  }
-  float values[kPanelOutputs];
-  Store(values, sums);
-  for (uint32_t i = 0; first + i < args.weights->num_outputs; ++i) {
-    const float value = args.bias == nullptr ? values[i] : values[i] + args.bias[first + i];
-    y[i] = args.accumulate ? y[i] + value : value;
+    for (uint32_t i = 0; i < left; ++i) {
+      const float value = bias == nullptr ? sums[i] : sums[i] + bias[i];
+      y[i] = args.accumulate ? y[i] + value : value;
+    }
   }
 }
 

@@ -8,8 +8,8 @@
 //   ScaleByPowerOfTwo(v, t)   v · 2^n where t = n + 1.5 · 2^23
 //   SumInt, MaxMagnitudeBits  over all lanes; the latter as bit pattern, so that NaN is the largest
 //   CodeVec          64 code bytes: LoadCodes StoreCodes LowNibbles HighNibbles SubtractZero;
-//   BlockDot<max code, groups> their exact int32 dot products DotBf16Pair      one step of a bf16
-//   product
+//   BlockDots<max code, groups, rows> their exact int32 dot products DotBf16Pair      one step of a
+//   bf16 product
 //
 // MulAdd is fused where the set has it. The choice is per set, so a table is consistent with
 // itself.
@@ -22,6 +22,14 @@
 // Forced: a kernel that calls these out of line would pass vectors through memory.
 #define SPINDLE_INLINE [[maybe_unused]] static inline __attribute__((always_inline))
 #define SPINDLE_INLINE_MEMBER inline __attribute__((always_inline))
+
+// Before a loop with a constant count over an array of vectors: only constant indices let the array
+// live in registers.
+#if defined(__clang__)
+#define SPINDLE_UNROLL _Pragma("unroll")
+#else
+#define SPINDLE_UNROLL _Pragma("GCC unroll 32")
+#endif
 
 #if defined(__AVX512VNNI__) && defined(__AVX512BF16__)
 #include "kernels/cpu/simd_avx512.h"

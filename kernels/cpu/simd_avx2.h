@@ -186,7 +186,7 @@ SPINDLE_INLINE CodeVec SubtractZero(CodeVec codes, int32_t zero) {
   return {{_mm256_sub_epi8(codes.half[0], zeros), _mm256_sub_epi8(codes.half[1], zeros)}};
 }
 
-// Signed codes for BlockDot of the full byte range; unsigned ones would saturate (255 · 127 · 2 >
+// Signed codes for BlockDots of the full byte range; unsigned ones would saturate (255 · 127 · 2 >
 // 32767).
 template <int kMaxCode>
 inline constexpr bool kUsesZeroCorrection = kMaxCode < 128;
@@ -208,14 +208,13 @@ SPINDLE_INLINE __m256i PairProducts(__m256i codes, __m256i x, bool full_range) {
 // zero_correction + Σ code · x over 4 · kGroups elements, where the full byte range stands for code
 // - 128.
 template <int kMaxCode, int kGroups>
-SPINDLE_INLINE I32x16 BlockDot(const CodeVec* codes, const int8_t* x, int32_t zero_correction) {
+SPINDLE_INLINE I32x16 BlockDot(const CodeVec* codes, const uint8_t* x, I32x16 sum) {
   constexpr int kRun = kGroupsPerWord<kMaxCode> < kGroups ? kGroupsPerWord<kMaxCode> : kGroups;
-  I32x16 sum = SplatInt(zero_correction);
   const __m256i ones = _mm256_set1_epi16(1);
-#pragma GCC unroll 8
+  SPINDLE_UNROLL
   for (int first = 0; first < kGroups; first += kRun) {
     __m256i words[2] = {_mm256_setzero_si256(), _mm256_setzero_si256()};
-#pragma GCC unroll 8
+    SPINDLE_UNROLL
     for (int group = first; group < first + kRun; ++group) {
       int32_t bytes;
       __builtin_memcpy(&bytes, x + 4 * group, sizeof(bytes));
@@ -230,6 +229,19 @@ SPINDLE_INLINE I32x16 BlockDot(const CodeVec* codes, const int8_t* x, int32_t ze
     }
   }
   return sum;
+}
+
+// dots[i] += Σ codes · x_i over 4 · kGroups elements of each row.
+template <int kMaxCode, int kGroups, int kRows>
+SPINDLE_INLINE void BlockDots(const CodeVec* codes,
+                              const uint8_t* x,
+                              size_t stride_bytes,
+                              I32x16* dots) {
+  SPINDLE_UNROLL
+  for (int i = 0; i < kRows; ++i) {
+    dots[i] =
+        BlockDot<kMaxCode, kGroups>(codes, x + stride_bytes * static_cast<size_t>(i), dots[i]);
+  }
 }
 
 // acc + low · x_low, then + high · x_high, of bf16 pairs.

@@ -145,21 +145,26 @@ SPINDLE_INLINE CodeVec SubtractZero(CodeVec codes, int32_t zero) {
   return _mm512_sub_epi8(codes, _mm512_set1_epi8(static_cast<char>(zero)));
 }
 
-// initial + Σ codes · x over 4 · kGroups elements; VNNI is exact for any unsigned codes.
-template <int kMaxCode, int kGroups>
-SPINDLE_INLINE I32x16 BlockDot(const CodeVec* codes, const int8_t* x, int32_t zero_correction) {
-  I32x16 sum = _mm512_set1_epi32(zero_correction);
-#pragma GCC unroll 8
+// dots[i] += Σ codes · x_i over 4 · kGroups elements of each row; VNNI is exact for any unsigned
+// codes. Rows take turns: one row's steps depend on each other, and the scheduler does not look far
+// enough ahead to find the next row's.
+template <int kMaxCode, int kGroups, int kRows>
+SPINDLE_INLINE void BlockDots(const CodeVec* codes,
+                              const uint8_t* x,
+                              size_t stride_bytes,
+                              I32x16* dots) {
+  SPINDLE_UNROLL
   for (int group = 0; group < kGroups; ++group) {
-    int32_t four;
-    __builtin_memcpy(&four, x + 4 * group, sizeof(four));
-    sum = _mm512_dpbusd_epi32(sum, codes[group], _mm512_set1_epi32(four));
+    SPINDLE_UNROLL
+    for (int i = 0; i < kRows; ++i) {
+      int32_t four;
+      __builtin_memcpy(&four, x + stride_bytes * static_cast<size_t>(i) + 4 * group, sizeof(four));
+      dots[i] = _mm512_dpbusd_epi32(dots[i], codes[group], _mm512_set1_epi32(four));
+    }
   }
-  return sum;
 }
 
-// Whether BlockDot takes Σ (code - zero) · x = Σ code · x - zero · Σ x from its initial value for
-// this code range.
+// Whether BlockDots needs -zero · Σ x in its initial sums to give Σ (code - zero) · x.
 template <int kMaxCode>
 inline constexpr bool kUsesZeroCorrection = true;
 

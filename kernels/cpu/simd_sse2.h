@@ -199,11 +199,10 @@ SPINDLE_INLINE CodeVec SubtractZero(CodeVec codes, int32_t zero) {
 template <int kMaxCode>
 inline constexpr bool kUsesZeroCorrection = true;
 
-// zero_correction + Σ code · x over 4 · kGroups elements, in int16 products added in pairs.
+// sum + Σ code · x over 4 · kGroups elements, in int16 products added in pairs.
 template <int kMaxCode, int kGroups>
-SPINDLE_INLINE I32x16 BlockDot(const CodeVec* codes, const int8_t* x, int32_t zero_correction) {
+SPINDLE_INLINE I32x16 BlockDot(const CodeVec* codes, const uint8_t* x, I32x16 sum) {
   const __m128i zero = _mm_setzero_si128();
-  I32x16 sum;
   for (int part = 0; part < 4; ++part) {
     // Lanes of `low`: output 0 in two halves, output 1 in two halves; `high`: outputs 2 and 3.
     __m128i low = zero;
@@ -220,10 +219,22 @@ SPINDLE_INLINE I32x16 BlockDot(const CodeVec* codes, const int8_t* x, int32_t ze
     }
     const __m128 even = _mm_shuffle_ps(_mm_castsi128_ps(low), _mm_castsi128_ps(high), 0b10001000);
     const __m128 odd = _mm_shuffle_ps(_mm_castsi128_ps(low), _mm_castsi128_ps(high), 0b11011101);
-    sum.part[part] = _mm_add_epi32(_mm_add_epi32(_mm_castps_si128(even), _mm_castps_si128(odd)),
-                                   _mm_set1_epi32(zero_correction));
+    sum.part[part] =
+        _mm_add_epi32(sum.part[part], _mm_add_epi32(_mm_castps_si128(even), _mm_castps_si128(odd)));
   }
   return sum;
+}
+
+// dots[i] += Σ codes · x_i over 4 · kGroups elements of each row.
+template <int kMaxCode, int kGroups, int kRows>
+SPINDLE_INLINE void BlockDots(const CodeVec* codes,
+                              const uint8_t* x,
+                              size_t stride_bytes,
+                              I32x16* dots) {
+  for (int i = 0; i < kRows; ++i) {
+    dots[i] =
+        BlockDot<kMaxCode, kGroups>(codes, x + stride_bytes * static_cast<size_t>(i), dots[i]);
+  }
 }
 
 // acc + low · x_low, then + high · x_high, of bf16 pairs.

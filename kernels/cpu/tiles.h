@@ -27,6 +27,8 @@ struct alignas(64) TileConfig {
 };
 
 SPINDLE_INLINE void LoadTileConfig(const TileConfig& config) {
+  // g++ 12 tells the optimiser of the first 8 bytes only and would drop the stores of the others.
+  __asm__ volatile("" : : "r"(&config) : "memory");
   _tile_loadconfig(&config);
 }
 

@@ -28,6 +28,7 @@ class PackedSource {
   SPINDLE_INLINE_MEMBER void Codes(uint32_t block, CodeVec* out) const {
     if constexpr (kCodes.nibbles) {
       const uint8_t* from = codes_ + 4 * layout::kGroupCodeBytes * block;
+      SPINDLE_UNROLL
       for (uint32_t i = 0; i < 4; ++i) {
         const CodeVec both = LoadCodes(from + layout::kGroupCodeBytes * i);
         out[i] = LowNibbles(both);
@@ -35,6 +36,7 @@ class PackedSource {
       }
     } else {
       const uint8_t* from = codes_ + 8 * layout::kGroupCodeBytes * block;
+      SPINDLE_UNROLL
       for (uint32_t i = 0; i < 8; ++i) {
         out[i] = LoadCodes(from + layout::kGroupCodeBytes * i);
       }
@@ -106,6 +108,7 @@ class ExpandedSource {
   explicit ExpandedSource(const ExpandedPanel& panel) : panel_(panel) {}
 
   SPINDLE_INLINE_MEMBER void Codes(uint32_t block, CodeVec* out) const {
+    SPINDLE_UNROLL
     for (uint32_t i = 0; i < 8; ++i) {
       out[i] = LoadCodes(panel_.codes + layout::kGroupCodeBytes * (size_t{8} * block + i));
     }
@@ -136,6 +139,7 @@ SPINDLE_INLINE void Expand(const PackedSource<kType>& from,
     CodeVec codes[8];
     from.Prefetch(block);
     from.Codes(block, codes);
+    SPINDLE_UNROLL
     for (uint32_t i = 0; i < 8; ++i) {
       StoreCodes(to.codes + layout::kGroupCodeBytes * (size_t{8} * block + i),
                  SubtractZero(codes[i], zero));

@@ -61,6 +61,7 @@ void PrepareChunk(RowFormat format,
 // Prepares value(0) … value(k - 1).
 template <typename Value>
 void PrepareValues(RowFormat format, uint32_t k, uint8_t* out, Value value) {
+  std::memset(out, 0, PreparedRowBytes(format, k));
   float chunk[kActivationBlock];
   for (uint32_t begin = 0; begin < k; begin += kActivationBlock) {
     const uint32_t count = std::min(kActivationBlock, k - begin);
