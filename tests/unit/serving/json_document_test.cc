@@ -194,7 +194,22 @@ nlohmann::json Rebuild(JsonValue value) {
   return object;
 }
 
-// The JSON library is the reference: the same texts are accepted and mean the same.
+bool HoldsAnOverflow(JsonValue value) {
+  if (value.Is(JsonType::kNumber)) {
+    return std::isinf(value.AsDouble());
+  }
+  if (value.Is(JsonType::kArray) || value.Is(JsonType::kObject)) {
+    for (auto item = value.begin(); item != value.end(); ++item) {
+      if (HoldsAnOverflow(item.value())) {
+        return true;
+      }
+    }
+  }
+  return false;
+}
+
+// The JSON library is the reference: the same texts are accepted and mean the same. It refuses
+// numbers that overflow, which here are the business of the field that holds them.
 TEST(JsonDocument, AgreesWithAnotherReaderOnDamagedTexts) {
   constexpr uint32_t kSeed = 20;
   std::mt19937 random(kSeed);
@@ -222,6 +237,10 @@ TEST(JsonDocument, AgreesWithAnotherReaderOnDamagedTexts) {
     JsonDocument document;
     const bool good_here = !document.Parse(text).has_value();
     const nlohmann::json other = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+    if (good_here && other.is_discarded()) {
+      ASSERT_TRUE(HoldsAnOverflow(document.root())) << "seed " << kSeed << ": " << text;
+      continue;
+    }
     ASSERT_EQ(good_here, !other.is_discarded()) << "seed " << kSeed << ": " << text;
     if (good_here) {
       ++accepted;

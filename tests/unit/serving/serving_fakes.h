@@ -360,7 +360,7 @@ struct FakeService {
     return core.Prepare(endpoint, body, caller);
   }
 
-  [[nodiscard]] std::string registry_text() const { return registry.Expose(false); }
+  [[nodiscard]] std::string registry_text() const { return registry.Expose(true); }
 
   ServingOptions options;
   VirtualClock clock;

@@ -60,7 +60,7 @@ class GenerationTest : public testing::Test {
     return events;
   }
 
-  [[nodiscard]] std::string Exposed() { return registry_.Expose(false); }
+  [[nodiscard]] std::string Exposed() { return registry_.Expose(true); }
 
   VirtualClock clock_;
   FakeTokenizer tokenizer_;
