@@ -39,6 +39,10 @@ inline std::string IsaName(Isa isa) {
   return kNames.at(static_cast<size_t>(isa));
 }
 
+inline std::string IsaParamName(const testing::TestParamInfo<Isa>& info) {
+  return IsaName(info.param);
+}
+
 // The table under test, or a skipped test that says which one is missing.
 #define SPINDLE_TABLE_OR_SKIP(table, isa)                             \
   const KernelTable* const table = FindKernels(isa);                  \
