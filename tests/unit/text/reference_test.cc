@@ -104,7 +104,7 @@ void ExpectSameIds(const Tokenizer& tokenizer, const std::string& golden, bool l
 // The default model's vocabulary; nullptr without a model.
 std::unique_ptr<GgufVocabulary> ModelVocabulary() {
   const char* path = std::getenv("SPINDLE_TEST_MODEL");
-  if (path == nullptr) {
+  if (path == nullptr || *path == '\0') {
     return nullptr;
   }
   const auto file = formats::ModelFile::Open(path);
