@@ -34,10 +34,20 @@ struct KeyBlock {
   size_t stride;
 };
 
+// Rows of the next tile asked for between the steps of this one: three quarters of 128 while V is
+// transposed, the rest with the scores.
+constexpr uint32_t kPrefetchInTranspose = 96;
+constexpr uint32_t kPrefetchPerTile = 4;
+
 // Vᵀ as [d][64 lanes] bf16, from rows that need not be contiguous.
-void TransposeValues(const uint8_t* const* rows, uint32_t d, uint16_t* out) {
+void TransposeValues(const uint8_t* const* rows,
+                     uint32_t d,
+                     uint16_t* out,
+                     RowPrefetcher* prefetcher) {
+  const uint32_t prefetch_rows = (kPrefetchInTranspose + d / 4 - 1) / (d / 4);
   for (uint32_t half = 0; half < kTileTokens; half += 32) {
     for (uint32_t first = 0; first < d; first += 8) {
+      prefetcher->Advance(prefetch_rows);
       __m512i z[8];
 #pragma GCC unroll 8
       for (uint32_t r = 0; r < 8; ++r) {
@@ -89,7 +99,8 @@ class TileRunner {
         num_rows_(unit.row_end - unit.row_begin),
         head_rows_(num_rows_ * args.group),
         num_blocks_((head_rows_ + kWidth - 1) / kWidth),
-        log_scale_(args.softcap == 0 ? args.scale * kLog2E : kLog2E) {}
+        log_scale_(args.softcap == 0 ? args.scale * kLog2E : kLog2E),
+        prefetcher_(args.head_dim) {}
 
   int Run(const Exec& exec) {
     if (!TakeScratch(exec)) {
@@ -192,18 +203,20 @@ class TileRunner {
       return;
     }
     masked_ = common != kAllLanes;
+    const uint32_t next_end = TileEnd(item_.runs, run_end, unit_.run_end);
+    prefetcher_.Start(item_, run_end, next_end, size_t{d_} * 2);
     TileRows rows;
     FillTileRows(item_, run_begin, run_end, 2, all, &rows);
     PrepareKeys(rows.k);
     if (all == common || !HasNonFinite(DType::kBF16, rows.v, d_)) {
-      TransposeValues(rows.v, d_, values_);
+      TransposeValues(rows.v, d_, values_, &prefetcher_);
       FoldBlocks();
       return;
     }
     // 0 · NaN: values that some rows may not see would reach them, so every row gets its own.
     for (uint32_t r = 0; r < num_rows_; ++r) {
       FillTileRows(item_, run_begin, run_end, 2, masks_[r], &rows);
-      TransposeValues(rows.v, d_, values_);
+      TransposeValues(rows.v, d_, values_, &prefetcher_);
       FoldRowAlone(r);
     }
   }
@@ -289,12 +302,16 @@ class TileRunner {
       _tile_loadd(5, queries + size_t{chunk} * 16 * kWidth, kRowBytes);
       _tile_loadd(4, key_blocks_[0].base + offset, key_blocks_[0].stride);
       _tile_dpbf16ps(0, 4, 5);
+      prefetcher_.Advance(kPrefetchPerTile);
       _tile_loadd(4, key_blocks_[1].base + offset, key_blocks_[1].stride);
       _tile_dpbf16ps(1, 4, 5);
+      prefetcher_.Advance(kPrefetchPerTile);
       _tile_loadd(4, key_blocks_[2].base + offset, key_blocks_[2].stride);
       _tile_dpbf16ps(2, 4, 5);
+      prefetcher_.Advance(kPrefetchPerTile);
       _tile_loadd(4, key_blocks_[3].base + offset, key_blocks_[3].stride);
       _tile_dpbf16ps(3, 4, 5);
+      prefetcher_.Advance(kPrefetchPerTile);
     }
     if (d_ % 32 != 0) {
       const size_t offset = size_t{64} * chunks;
@@ -567,6 +584,7 @@ class TileRunner {
   const uint32_t num_blocks_;  // of kWidth head rows
   const float log_scale_;
   bool masked_ = false;  // some row sees not all of the tile
+  RowPrefetcher prefetcher_;
   KeyBlock key_blocks_[4];
   uint32_t* queries_;        // [block][d / 2][kWidth] bf16 pairs
   uint16_t* keys_;           // [64][d], where K rows are copied

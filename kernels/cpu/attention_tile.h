@@ -85,4 +85,48 @@ SPINDLE_INLINE uint64_t LanesSeenFrom(uint64_t position, uint32_t window, uint32
   }
 }
 
+// Asks for the rows of the next tile while the current one is computed: pages lie apart, which the
+// hardware's own prefetchers do not follow. A few rows at a time, because a burst would fill the
+// reorder buffer with requests and stop the computation until they are served.
+class RowPrefetcher {
+ public:
+  // Rows of the runs [begin, end).
+  void Start(const AttentionItem& item, uint32_t begin, uint32_t end, size_t row_bytes) {
+    count_ = 0;
+    next_ = 0;
+    row_bytes_ = row_bytes;
+    const size_t element_bytes = row_bytes / head_dim_;
+    for (uint32_t r = begin; r < end; ++r) {
+      const KvRun& run = item.runs[r];
+      const size_t stride = run.row_stride * element_bytes;
+      const uint8_t* const k = static_cast<const uint8_t*>(run.k) + item.kv_offset;
+      const uint8_t* const v = static_cast<const uint8_t*>(run.v) + item.kv_offset;
+      for (uint32_t row = 0; row < run.count && count_ + 2 <= kMaxRows; ++row) {
+        rows_[count_++] = k + row * stride;
+        rows_[count_++] = v + row * stride;
+      }
+    }
+  }
+
+  explicit RowPrefetcher(uint32_t head_dim) : head_dim_(head_dim) {}
+
+  // Asks for `num_rows` more rows, or for what is left.
+  void Advance(uint32_t num_rows) {
+    for (uint32_t i = 0; i < num_rows && next_ < count_; ++i, ++next_) {
+      for (size_t byte = 0; byte < row_bytes_; byte += 64) {
+        __builtin_prefetch(rows_[next_] + byte);
+      }
+    }
+  }
+
+ private:
+  static constexpr uint32_t kMaxRows = 2 * kTileTokens;
+
+  uint32_t head_dim_;
+  uint32_t count_ = 0;
+  uint32_t next_ = 0;
+  size_t row_bytes_ = 0;
+  const uint8_t* rows_[kMaxRows];
+};
+
 }  // namespace spindle::kernels::SPINDLE_KERNEL_ISA
