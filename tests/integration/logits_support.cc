@@ -4,7 +4,10 @@
 #include <cmath>
 #include <cstring>
 #include <fstream>
+#include <iostream>
 #include <iterator>
+
+#include <gtest/gtest.h>
 
 #include "base/status_macros.h"
 #include "kernels/registry.h"
@@ -54,6 +57,14 @@ class Reader {
  private:
   std::span<const char> bytes_;
 };
+
+void PrintAgreement(const std::string& what, const Agreement& agreement) {
+  std::cout << what << ": relative error " << agreement.relative_error << ", rms difference "
+            << agreement.rms_difference << ", same arg-max " << agreement.decided_same << "/"
+            << agreement.decided << " of " << agreement.positions
+            << " positions, largest lost margin " << agreement.largest_lost_margin
+            << ", largest lse difference " << agreement.largest_lse_difference << '\n';
+}
 
 }  // namespace
 
@@ -236,6 +247,35 @@ absl::StatusOr<Agreement> Compare(ModelRig& rig,
   result.relative_error = std::sqrt(sum_difference / sum_reference);
   result.rms_difference = std::sqrt(sum_difference / entries);
   return result;
+}
+
+void ExpectExact(const RigOptions& base, const std::string& golden_name) {
+  RigOptions options = base;
+  options.model.mode = kernels::ComputeMode::kExact;
+  options.kv_type = DType::kF32;
+  const auto golden = ReadGolden(golden_name);
+  ASSERT_TRUE(golden.ok()) << golden.status();
+  auto rig = ModelRig::Create(options);
+  ASSERT_TRUE(rig.ok()) << rig.status();
+  const auto agreement = Compare(**rig, *golden, options.max_rows);
+  ASSERT_TRUE(agreement.ok()) << agreement.status();
+  PrintAgreement(golden_name + " exact", *agreement);
+  EXPECT_EQ(agreement->decided_same, agreement->decided);
+  EXPECT_LE(agreement->relative_error, 2e-3);
+}
+
+void ExpectClose(const RigOptions& options, const std::string& golden_name) {
+  const auto golden = ReadGolden(golden_name);
+  ASSERT_TRUE(golden.ok()) << golden.status();
+  auto rig = ModelRig::Create(options);
+  ASSERT_TRUE(rig.ok()) << rig.status();
+  const auto agreement = Compare(**rig, *golden, options.max_rows);
+  ASSERT_TRUE(agreement.ok()) << agreement.status();
+  PrintAgreement(golden_name + " default", *agreement);
+  EXPECT_GE(static_cast<double>(agreement->decided_same),
+            0.99 * static_cast<double>(agreement->decided));
+  EXPECT_LE(agreement->largest_lost_margin, 4 * agreement->rms_difference);
+  EXPECT_LE(agreement->relative_error, 2e-2);
 }
 
 }  // namespace spindle::test

@@ -92,4 +92,9 @@ absl::StatusOr<Agreement> Compare(ModelRig& rig,
                                   std::span<const GoldenPrompt> golden,
                                   uint32_t chunk);
 
+// The acceptance rules, checked with gtest's EXPECT_…: fp32 throughout (`--dtype f32`), and the
+// default arithmetic. The limit of the exact mode leaves room for the fp16 of the golden file.
+void ExpectExact(const RigOptions& base, const std::string& golden_name);
+void ExpectClose(const RigOptions& options, const std::string& golden_name);
+
 }  // namespace spindle::test
