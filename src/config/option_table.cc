@@ -318,7 +318,7 @@ absl::Status OptionTable::ReadFlags(const std::string& command,
           ->group("");
     } else {
       CLI::Option* added = app.add_option(names, target, help)->type_name(option.value_name);
-      added->expected(1);
+      added->expected(1)->allow_extra_args(false);  // a value list must not swallow MODEL
       added->multi_option_policy(option.repeatable ? CLI::MultiOptionPolicy::TakeAll
                                                    : CLI::MultiOptionPolicy::TakeLast);
     }

@@ -50,6 +50,7 @@ void Exercise(const Tokenizer& tokenizer, std::string_view text, bool complete) 
 GgufVocabulary ParseVocabulary(std::string_view lines) {
   GgufVocabulary vocabulary;
   vocabulary.model = "gpt2";
+  vocabulary.add_bos = false;
   for (size_t at = 0; at < lines.size();) {
     const size_t end = std::min(lines.find('\n', at), lines.size());
     const std::string line(lines.substr(at, end - at));
@@ -93,8 +94,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       Exercise(**tokenizer, text, false);
     }
   } else {
-    static const auto* const tokenizer =
-        new auto(*Tokenizer::FromGguf(spindle::text::BytePairVocabulary("llama-bpe")));
+    static const auto* const tokenizer = [] {
+      GgufVocabulary vocabulary = spindle::text::BytePairVocabulary("llama-bpe");
+      vocabulary.add_bos = false;  // it has no BOS token
+      return new auto(*Tokenizer::FromGguf(vocabulary));
+    }();
     Exercise(**tokenizer, input, true);
   }
   return 0;

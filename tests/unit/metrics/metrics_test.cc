@@ -14,10 +14,10 @@ TEST(RegistryTest, FamiliesExistBeforeTheyMove) {
   Registry registry(Labels{{"model_name", "smol"}});
   const Counter counter = registry.AddCounter("spindle_things_total", "Things.", {{"kind", "a"}});
   EXPECT_THAT(registry.Expose(false),
-              HasSubstr("spindle_things_total{kind=\"a\",model_name=\"smol\"} 0"));
+              HasSubstr("spindle_things_total{model_name=\"smol\",kind=\"a\"} 0"));
   counter.Add(2);
   EXPECT_THAT(registry.Expose(false),
-              HasSubstr("spindle_things_total{kind=\"a\",model_name=\"smol\"} 2"));
+              HasSubstr("spindle_things_total{model_name=\"smol\",kind=\"a\"} 2"));
 }
 
 TEST(RegistryTest, TheSameSeriesIsSharedBetweenHandles) {
