@@ -148,21 +148,35 @@ ExpandedPanel TakeExpandedPanel(ScratchCursor& scratch, uint32_t k, uint32_t gro
 }
 
 #if defined(__AMX_INT8__)
+// Panels are expanded a few at a time: a tile of rows then serves them all from the first-level
+// cache, and the outputs of a row are written in longer pieces (rows of y lie pages apart).
 template <DType kType>
 int TiledProduct(const GemmArgs& args, const RowBlock& rows, PanelRange panels, Exec* exec) {
   const uint32_t k = args.weights->num_inputs;
   const auto* packed = static_cast<const uint8_t*>(args.weights->data);
   const size_t panel_bytes = layout::PanelBytes(kType, RowFormat::kInt8, k);
   ScratchCursor scratch(*exec);
-  const ExpandedPanel expanded = TakeExpandedPanel(scratch, k, GroupElements(kType));
-  if (expanded.minima == nullptr) {
+  ExpandedPanel expanded[kExpandedPanels];
+  uint32_t num_expanded = 0;
+  for (; num_expanded < kExpandedPanels; ++num_expanded) {
+    expanded[num_expanded] = TakeExpandedPanel(scratch, k, GroupElements(kType));
+    if (expanded[num_expanded].minima == nullptr) {
+      break;
+    }
+  }
+  if (num_expanded == 0) {
     return kScratchTooSmall;
   }
   const TileRows tile_rows{rows.x, rows.stride_bytes, rows.first, rows.count};
   ConfigureInt8Tiles(GroupElements(kType), rows.count % kAmxTileRows);
-  for (uint32_t panel = panels.begin; panel < panels.end; ++panel) {
-    Expand(PackedSource<kType>(packed + panel_bytes * panel, k), k, ZeroCode(kType), expanded);
-    TiledPanel<GroupElements(kType), HasMinimum(kType)>(args, tile_rows, expanded, panel);
+  for (uint32_t first = panels.begin; first < panels.end; first += num_expanded) {
+    const uint32_t count = panels.end - first < num_expanded ? panels.end - first : num_expanded;
+    for (uint32_t i = 0; i < count; ++i) {
+      const PackedSource<kType> source(packed + panel_bytes * (first + i), k);
+      Expand(source, k, ZeroCode(kType), expanded[i]);
+    }
+    TiledPanels<GroupElements(kType), HasMinimum(kType)>(
+        args, tile_rows, expanded, {first, first + count});
   }
   ReleaseTiles();
   return kOk;

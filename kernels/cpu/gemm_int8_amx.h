@@ -141,24 +141,30 @@ void LastTiledRows(const TileRows& rows,
   }
 }
 
-// All rows of an expanded panel. REQUIRES: ConfigureInt8Tiles(kGroup, rows.count % kAmxTileRows)
+// Panels that a tile of rows serves in turn; expanded they fit the second-level cache.
+inline constexpr uint32_t kExpandedPanels = 8;
+
+// All rows of some expanded panels. REQUIRES: ConfigureInt8Tiles(kGroup, rows.count % kAmxTileRows)
 template <uint32_t kGroup, bool kHasMinimum>
-void TiledPanel(const GemmArgs& args,
-                const TileRows& rows,
-                const ExpandedPanel& expanded,
-                uint32_t panel) {
+void TiledPanels(const GemmArgs& args,
+                 const TileRows& rows,
+                 const ExpandedPanel* expanded,
+                 PanelRange panels) {
   const uint32_t k = args.weights->num_inputs;
   alignas(64) float finished[kAmxTileRows][kPanelOutputs];
-  uint32_t first = 0;
-  for (; first + kAmxTileRows <= rows.count; first += kAmxTileRows) {
-    const uint8_t* x = rows.x + rows.stride_bytes * first;
-    TiledRows<kGroup, kHasMinimum, kAmxTileRows>(x, rows.stride_bytes, k, expanded, finished);
-    StoreOutputs(args, rows.first + first, kAmxTileRows, panel, finished[0]);
-  }
-  if (first < rows.count) {
+  for (uint32_t first = 0; first < rows.count; first += kAmxTileRows) {
     const uint32_t left = rows.count - first;
-    LastTiledRows<kGroup, kHasMinimum, kAmxTileRows - 1>(rows, left, k, expanded, finished);
-    StoreOutputs(args, rows.first + first, left, panel, finished[0]);
+    const uint32_t num_rows = left < kAmxTileRows ? left : kAmxTileRows;
+    const uint8_t* x = rows.x + rows.stride_bytes * first;
+    for (uint32_t panel = panels.begin; panel < panels.end; ++panel) {
+      const ExpandedPanel& weights = expanded[panel - panels.begin];
+      if (num_rows == kAmxTileRows) {
+        TiledRows<kGroup, kHasMinimum, kAmxTileRows>(x, rows.stride_bytes, k, weights, finished);
+      } else {
+        LastTiledRows<kGroup, kHasMinimum, kAmxTileRows - 1>(rows, num_rows, k, weights, finished);
+      }
+      StoreOutputs(args, rows.first + first, num_rows, panel, finished[0]);
+    }
   }
 }
 
