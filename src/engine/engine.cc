@@ -50,6 +50,7 @@ class Engine::Impl {
   absl::Status Start() {
     SPINDLE_RETURN_IF_ERROR(core_.Reserve());
     Tick();
+    MutexLock lock(shutdown_mutex_);
     thread_ = std::thread([this] { Loop(); });
     return absl::OkStatus();
   }
@@ -114,7 +115,7 @@ void Engine::Impl::Loop() {
       idle_.store(false);
     }
   }
-  core_.EndAll(EndCause::kShutdown, EndStatusOf(EndCause::kShutdown));
+  core_.EndAll(EndCause::kShutdown);
   idle_.store(true);
   inbox_->Stop();
 }

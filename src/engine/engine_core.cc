@@ -6,6 +6,7 @@
 
 #include "base/log.h"
 #include "base/status_macros.h"
+#include "engine/end_cause.h"
 
 namespace spindle::engine {
 namespace {
@@ -22,47 +23,6 @@ void CopyAlternatives(const sampling::Scored& scored, StreamEvent* event) {
 }
 
 }  // namespace
-
-EndCause EndCauseOf(CancelCause cause) {
-  switch (cause) {
-    case CancelCause::kClientGone:
-      return EndCause::kClientGone;
-    case CancelCause::kAdmin:
-      return EndCause::kAdmin;
-    case CancelCause::kDeadline:
-      return EndCause::kDeadline;
-    case CancelCause::kSlowReader:
-      return EndCause::kSlowReader;
-    case CancelCause::kTimeout:
-      return EndCause::kRequestTimeout;
-    case CancelCause::kShutdown:
-      return EndCause::kShutdown;
-  }
-  return EndCause::kInternal;
-}
-
-absl::Status EndStatusOf(EndCause cause) {
-  switch (cause) {
-    case EndCause::kCompleted:
-      return absl::OkStatus();
-    case EndCause::kClientGone:
-      return absl::CancelledError("the client is gone");
-    case EndCause::kAdmin:
-      return absl::CancelledError("cancelled by an administrator");
-    case EndCause::kSlowReader:
-      return absl::CancelledError("the client did not read its stream in time");
-    case EndCause::kDeadline:
-      return absl::DeadlineExceededError("the request's deadline has passed");
-    case EndCause::kRequestTimeout:
-      return absl::DeadlineExceededError("the generation took longer than the server allows");
-    case EndCause::kQueueTimeout:
-      return absl::UnavailableError("the request waited in the queue longer than allowed");
-    case EndCause::kShutdown:
-      return absl::UnavailableError("the server is shutting down");
-    default:
-      return absl::InternalError("request ended without a status");
-  }
-}
 
 EngineCore::EngineCore(const Parts& parts)
     : parts_(parts),
@@ -119,7 +79,7 @@ void EngineCore::ReadMail(TimePoint now) {
 void EngineCore::Attend(StreamState& stream, TimePoint now) {
   const std::optional<CancelCause> cancel = stream.TakeWishes(&stop_after_);
   if (stream.request != nullptr && stream.request->displaced.load()) {
-    lifecycle_.EndDisplaced(*stream.request, now);
+    lifecycle_.End(*stream.request, EndCause::kDisplaced, now);
   }
   for (uint32_t index = 0; index < stop_after_.size() && stream.request != nullptr; ++index) {
     Choice& choice = stream.request->choices[index];
@@ -129,7 +89,7 @@ void EngineCore::Attend(StreamState& stream, TimePoint now) {
   }
   if (cancel.has_value() && stream.request != nullptr) {
     const EndCause cause = EndCauseOf(*cancel);
-    lifecycle_.End(*stream.request, cause, EndStatusOf(cause), now);
+    lifecycle_.End(*stream.request, cause, now);
   }
 }
 
@@ -158,7 +118,7 @@ void EngineCore::EndIfExpired(Request& request, TimePoint now) {
   } else {
     return;
   }
-  lifecycle_.End(request, cause, EndStatusOf(cause), now);
+  lifecycle_.End(request, cause, now);
 }
 
 std::optional<TimePoint> EngineCore::NextLimit() const {
@@ -207,10 +167,9 @@ void EngineCore::RunBatch(TimePoint planned_since) {
 
 void EngineCore::FailBatch(const absl::Status& status, TimePoint now) {
   log::Error("step_failed", {{"status", status.ToString()}, {"rows", batch_.num_rows()}});
-  const absl::Status answer = absl::InternalError("the forward pass failed");
   for (const BatchEntry& entry : batch_.entries()) {
     if (entry.choice->state == ChoiceState::kRunning) {
-      lifecycle_.End(*entry.choice->request, EndCause::kInternal, answer, now);
+      lifecycle_.End(*entry.choice->request, EndCause::kInternal, now);
     }
   }
 }
@@ -305,8 +264,7 @@ void EngineCore::SampleNext(Choice& choice, std::span<const float> row, TimePoin
       log::Error("sampling_failed",
                  {{"req", request.spec.id}, {"status", scored.status().ToString()}});
     }
-    lifecycle_.End(
-        request, banned ? EndCause::kNoTokenAllowed : EndCause::kInternal, scored.status(), now);
+    lifecycle_.End(request, banned ? EndCause::kNoTokenAllowed : EndCause::kInternal, now);
     return;
   }
   StreamEvent event;
@@ -317,11 +275,11 @@ void EngineCore::SampleNext(Choice& choice, std::span<const float> row, TimePoin
   lifecycle_.AddToken(choice, std::move(event), now);
 }
 
-void EngineCore::EndAll(EndCause cause, const absl::Status& status) {
+void EngineCore::EndAll(EndCause cause) {
   const TimePoint now = parts_.clock.Now();
   ReadMail(now);
   while (!lifecycle_.requests().empty()) {
-    lifecycle_.End(*lifecycle_.requests().back(), cause, status, now);
+    lifecycle_.End(*lifecycle_.requests().back(), cause, now);
   }
   lifecycle_.Collect();
   Publish(now);

@@ -54,7 +54,7 @@ class EngineCore {
   Outcome Step();
 
   // Ends every request. Later Steps find nothing.
-  void EndAll(EndCause cause, const absl::Status& status);
+  void EndAll(EndCause cause);
 
   [[nodiscard]] absl::Status CheckIntegrity() const;
 
@@ -94,9 +94,5 @@ class EngineCore {
   mutable Mutex snapshot_mutex_;
   Snapshot snapshot_ SPINDLE_GUARDED_BY(snapshot_mutex_);
 };
-
-// Status and cause of a cancelled request.
-[[nodiscard]] EndCause EndCauseOf(CancelCause cause);
-[[nodiscard]] absl::Status EndStatusOf(EndCause cause);
 
 }  // namespace spindle::engine

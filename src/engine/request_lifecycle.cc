@@ -6,6 +6,7 @@
 
 #include "base/prefix_key.h"
 #include "base/status_macros.h"
+#include "engine/end_cause.h"
 #include "engine/scheduler_policy.h"
 
 namespace spindle::engine {
@@ -96,7 +97,7 @@ absl::Status RequestLifecycle::Start(Choice& choice,
   if (!request.started() && !parts_.inbox.Leave(request)) {
     // Displaced meanwhile; the notice is on its way, so the request ends here.
     parts_.store.Close(sequence);
-    EndDisplaced(request, now);
+    End(request, EndCause::kDisplaced, now);
     return absl::CancelledError("displaced");
   }
   if (!choice.sampler.has_value()) {
@@ -293,7 +294,7 @@ void RequestLifecycle::FinishChoice(Choice& choice,
   RetireChoice(choice, reason, stop_token);
   parts_.throughput.ObserveCompletion(choice.num_generated, now - *request.admitted);
   if (request.num_finished == request.num_choices()) {
-    End(request, EndCause::kCompleted, absl::OkStatus(), now);
+    End(request, EndCause::kCompleted, now);
   }
 }
 
@@ -328,10 +329,7 @@ void RequestLifecycle::CloseSequence(Choice& choice) {
   choice.in_prefill = false;
 }
 
-void RequestLifecycle::End(Request& request,
-                           EndCause cause,
-                           const absl::Status& status,
-                           TimePoint now) {
+void RequestLifecycle::End(Request& request, EndCause cause, TimePoint now) {
   CountCancel(request, cause);
   uint32_t longest = 0;
   request.stats.generated_tokens = 0;
@@ -363,7 +361,7 @@ void RequestLifecycle::End(Request& request,
   }
   StreamEvent event;
   event.kind = StreamEvent::Kind::kDone;
-  event.status = status;
+  event.status = EndStatusOf(cause);
   event.cause = cause;
   event.stats = request.stats;
   if (cause == EndCause::kDisplaced) {
@@ -379,13 +377,6 @@ void RequestLifecycle::End(Request& request,
   // Forgotten first: a client that has seen the end may reuse the id at once.
   parts_.inbox.Forget(request);
   request.stream->Push(std::move(event));
-}
-
-void RequestLifecycle::EndDisplaced(Request& request, TimePoint now) {
-  End(request,
-      EndCause::kDisplaced,
-      absl::ResourceExhaustedError("displaced from the queue by a request of higher priority"),
-      now);
 }
 
 void RequestLifecycle::CountCancel(const Request& request, EndCause cause) {

@@ -72,10 +72,8 @@ class RequestLifecycle {
   // StopChoice of the consumer.
   void StopChoice(Choice& choice, uint32_t num_tokens, TimePoint now);
 
-  // Ends the request with `status` from whatever state, its choices with it.
-  void End(Request& request, EndCause cause, const absl::Status& status, TimePoint now);
-
-  void EndDisplaced(Request& request, TimePoint now);
+  // Ends the request from whatever state, its choices with it.
+  void End(Request& request, EndCause cause, TimePoint now);
 
   // Frees what has ended, and refreshes what listings show.
   void Collect();

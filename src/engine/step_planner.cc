@@ -334,19 +334,12 @@ bool StepPlanner::BreakDeadlock(TimePoint now) {
     if (index.has_value()) {
       lifecycle_.Preempt(*others[*index]);
     } else {
-      lifecycle_.End(*wanting.request,
-                     EndCause::kOutOfMemory,
-                     absl::ResourceExhaustedError(
-                         "the KV memory of the server is too small for this sequence to go on"),
-                     now);
+      lifecycle_.End(*wanting.request, EndCause::kOutOfMemory, now);
     }
     return true;
   }
   if (refused_ != nullptr && lifecycle_.running().empty()) {
-    lifecycle_.End(*refused_->request,
-                   EndCause::kOutOfMemory,
-                   absl::ResourceExhaustedError("no memory for the KV of this prompt"),
-                   now);
+    lifecycle_.End(*refused_->request, EndCause::kOutOfMemory, now);
     return true;
   }
   return false;

@@ -125,7 +125,7 @@ class EngineWorld {
   }
 
   ~EngineWorld() {
-    core.EndAll(engine::EndCause::kShutdown, absl::UnavailableError("end of test"));
+    core.EndAll(engine::EndCause::kShutdown);
     inbox->Stop();
   }
 

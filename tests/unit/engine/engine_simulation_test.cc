@@ -10,6 +10,7 @@
 
 #include <gtest/gtest.h>
 
+#include "engine/end_cause.h"
 #include "engine/engine_core.h"
 #include "support/engine_world.h"
 
@@ -252,10 +253,7 @@ class World {
     SCOPED_TRACE(::testing::Message() << "seed " << seed_ << " request " << actor.request.id);
     ASSERT_EQ(received.num_done, 1U);
     const StreamEvent& done = *received.done;
-    EXPECT_EQ(done.status.code(),
-              EndStatusOf(done.cause).code() == absl::StatusCode::kInternal
-                  ? done.status.code()
-                  : EndStatusOf(done.cause).code());
+    EXPECT_EQ(done.status, EndStatusOf(done.cause));
     ++totals->causes[static_cast<size_t>(done.cause)];
     totals->preemptions += done.stats.preemptions;
     totals->cached_tokens += done.stats.cached_tokens;
