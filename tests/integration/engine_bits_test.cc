@@ -16,7 +16,7 @@
 namespace spindle::engine {
 namespace {
 
-struct Setup {
+struct ServingCase {
   uint32_t chunk_rows = 512;
   uint32_t num_threads = 1;
   uint32_t max_num_seqs = 16;
@@ -34,7 +34,7 @@ struct Outcome {
 
 class EngineBits : public ::testing::TestWithParam<const char*> {
  protected:
-  static std::unique_ptr<Engine> MakeEngine(const Setup& setup, metrics::Registry& registry) {
+  static std::unique_ptr<Engine> MakeEngine(const ServingCase& setup, metrics::Registry& registry) {
     const std::string path =
         std::string(SPINDLE_TEST_GOLDEN_DIR) + "/models/" + GetParam() + ".gguf";
     auto file = formats::ModelFile::Open(path);
@@ -42,7 +42,11 @@ class EngineBits : public ::testing::TestWithParam<const char*> {
     auto pool = platform::ComputePool::Create({setup.num_threads, false});
     EXPECT_TRUE(pool.ok()) << pool.status();
     const kernels::KernelTable* kernels = kernels::BestKernels();
-    auto model = model::Model::Load(**file, {}, **pool, *kernels, [](double) {});
+    auto model = model::Model::Load(std::shared_ptr<const formats::ModelFile>(*std::move(file)),
+                                    {},
+                                    **pool,
+                                    *kernels,
+                                    [](double) {});
     EXPECT_TRUE(model.ok()) << model.status();
     const model::ModelConfig& config = (*model)->config();
     kv::KvGeometry geometry;
@@ -69,7 +73,7 @@ class EngineBits : public ::testing::TestWithParam<const char*> {
   }
 
   static std::shared_ptr<OutputStream> Submit(Engine& engine,
-                                              const Setup& setup,
+                                              const ServingCase& setup,
                                               const std::vector<TokenId>& prompt,
                                               size_t index) {
     EngineRequest request;
@@ -108,7 +112,7 @@ class EngineBits : public ::testing::TestWithParam<const char*> {
     outcome->tokens.push_back(std::move(tokens));
   }
 
-  static Outcome Generate(Engine& engine, const Setup& setup) {
+  static Outcome Generate(Engine& engine, const ServingCase& setup) {
     Outcome outcome;
     std::vector<std::shared_ptr<OutputStream>> streams;
     std::vector<std::vector<TokenId>> prompts = Prompts(engine.model_config().vocab_size);
@@ -127,13 +131,13 @@ class EngineBits : public ::testing::TestWithParam<const char*> {
     return outcome;
   }
 
-  static Outcome GenerateCold(const Setup& setup) {
+  static Outcome GenerateCold(const ServingCase& setup) {
     metrics::Registry registry{metrics::Labels{{"model_name", "golden"}}};
     const std::unique_ptr<Engine> engine = MakeEngine(setup, registry);
     return Generate(*engine, setup);
   }
 
-  // Twelve prompts of 97 to 540 tokens; some share their beginning.
+  // Twelve prompts of 97 to 317 tokens; some share their beginning.
   static std::vector<std::vector<TokenId>> Prompts(uint32_t vocab_size) {
     std::mt19937 random(11);
     std::vector<std::vector<TokenId>> prompts(12);
@@ -141,7 +145,7 @@ class EngineBits : public ::testing::TestWithParam<const char*> {
       if (i % 3 == 2) {
         prompts[i].assign(prompts[i - 1].begin(), prompts[i - 1].begin() + 90);
       }
-      while (prompts[i].size() < 97 + 40 * i) {
+      while (prompts[i].size() < 97 + 20 * i) {
         prompts[i].push_back(static_cast<TokenId>(random() % vocab_size));
       }
     }
@@ -168,8 +172,8 @@ TEST_P(EngineBits, WarmCacheEqualsCold) {
 
 TEST_P(EngineBits, PreemptionChangesNothing) {
   // 14 stripes admit the first two prompts with 256 tokens of output each, but not with 330.
-  const Setup roomy = {.num_prompts = 3, .output_tokens = 330, .one_by_one = true};
-  const Setup tight = {.num_stripes = 14, .num_prompts = 3, .output_tokens = 330};
+  const ServingCase roomy = {.num_prompts = 3, .output_tokens = 330, .one_by_one = true};
+  const ServingCase tight = {.num_stripes = 14, .num_prompts = 3, .output_tokens = 330};
   const Outcome preempted = GenerateCold(tight);
   EXPECT_GT(preempted.preemptions, 0U);
   EXPECT_EQ(preempted.tokens, GenerateCold(roomy).tokens);
