@@ -171,9 +171,9 @@ TEST_P(EngineBits, WarmCacheEqualsCold) {
 }
 
 TEST_P(EngineBits, PreemptionChangesNothing) {
-  // 14 stripes admit the first two prompts with 256 tokens of output each, but not with 330.
+  // 13 stripes admit the first two prompts with 256 tokens of output each, but not with 330.
   const ServingCase roomy = {.num_prompts = 3, .output_tokens = 330, .one_by_one = true};
-  const ServingCase tight = {.num_stripes = 14, .num_prompts = 3, .output_tokens = 330};
+  const ServingCase tight = {.num_stripes = 13, .num_prompts = 3, .output_tokens = 330};
   const Outcome preempted = GenerateCold(tight);
   EXPECT_GT(preempted.preemptions, 0U);
   EXPECT_EQ(preempted.tokens, GenerateCold(roomy).tokens);
