@@ -264,7 +264,7 @@ void ExpectExact(const RigOptions& base, const std::string& golden_name) {
   EXPECT_LE(agreement->relative_error, 2e-3);
 }
 
-void ExpectClose(const RigOptions& options, const std::string& golden_name) {
+void ExpectClose(const RigOptions& options, const std::string& golden_name, double decided_share) {
   const auto golden = ReadGolden(golden_name);
   ASSERT_TRUE(golden.ok()) << golden.status();
   auto rig = ModelRig::Create(options);
@@ -273,7 +273,7 @@ void ExpectClose(const RigOptions& options, const std::string& golden_name) {
   ASSERT_TRUE(agreement.ok()) << agreement.status();
   PrintAgreement(golden_name + " default", *agreement);
   EXPECT_GE(static_cast<double>(agreement->decided_same),
-            0.99 * static_cast<double>(agreement->decided));
+            decided_share * static_cast<double>(agreement->decided));
   EXPECT_LE(agreement->largest_lost_margin, 4 * agreement->rms_difference);
   EXPECT_LE(agreement->relative_error, 2e-2);
 }

@@ -95,6 +95,7 @@ absl::StatusOr<Agreement> Compare(ModelRig& rig,
 // The acceptance rules, checked with gtest's EXPECT_…: fp32 throughout (`--dtype f32`), and the
 // default arithmetic. The limit of the exact mode leaves room for the fp16 of the golden file.
 void ExpectExact(const RigOptions& base, const std::string& golden_name);
-void ExpectClose(const RigOptions& options, const std::string& golden_name);
+//   decided_share  least share of decided positions with the same arg-max
+void ExpectClose(const RigOptions& options, const std::string& golden_name, double decided_share);
 
 }  // namespace spindle::test
