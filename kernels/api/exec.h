@@ -1,6 +1,6 @@
-// What every kernel call receives besides its arguments: the slice of work and the executing worker's resources.
-// The same shape fits a CPU worker (scratch memory) and a GPU launch (a stream).
-// Thread-safety: plain values; one Exec belongs to one worker.
+// What every kernel call receives besides its arguments: the slice of work and the executing
+// worker's resources. The same shape fits a CPU worker (scratch memory) and a GPU launch (a
+// stream). Thread-safety: plain values; one Exec belongs to one worker.
 #pragma once
 
 #include <cstddef>
@@ -16,8 +16,8 @@ enum Code : int {
   kScratchTooSmall = 3,
 };
 
-// Half-open range of a kernel's work units; what a unit is, each kernel documents. Results never depend on how
-// the units are divided among workers.
+// Half-open range of a kernel's work units; what a unit is, each kernel documents. Results never
+// depend on how the units are divided among workers.
 struct WorkRange {
   uint32_t begin;
   uint32_t end;

@@ -182,20 +182,20 @@ TEST_P(GemmTest, ARowHasTheSameBitsInAnyCompanyAndForAnySplit) {
   const std::vector<float> all = Multiply(*table, weights, x, {0, kRows, {}});
   const size_t stride = num_outputs + 3;
   const std::vector<RowSlice> runs = {{0, kRows, {1, 2, 3, 4, 5}},
-                                 {0, kRows, {3}},
-                                 {5, 2, {}},
-                                 {4, 3, {1, 4}},
-                                 {9, 4, {}},
-                                 {3, 5, {1}},
-                                 {40, 6, {5}},
-                                 {11, 7, {}},
-                                 {16, 8, {2}},
-                                 {1, 9, {}},
-                                 {30, 15, {}},
-                                 {33, 16, {}},
-                                 {20, 17, {1, 2}},
-                                 {8, 31, {}},
-                                 {17, 32, {}}};
+                                      {0, kRows, {3}},
+                                      {5, 2, {}},
+                                      {4, 3, {1, 4}},
+                                      {9, 4, {}},
+                                      {3, 5, {1}},
+                                      {40, 6, {5}},
+                                      {11, 7, {}},
+                                      {16, 8, {2}},
+                                      {1, 9, {}},
+                                      {30, 15, {}},
+                                      {33, 16, {}},
+                                      {20, 17, {1, 2}},
+                                      {8, 31, {}},
+                                      {17, 32, {}}};
   for (const RowSlice& run : runs) {
     const std::vector<float> part = Multiply(*table, weights, x, run);
     ASSERT_EQ(0,
