@@ -23,7 +23,7 @@ struct AccessRecord {
   std::string model;
   std::optional<serving::Usage> usage;
   Duration queue_time{0};
-  std::optional<Duration> time_to_first_token;  // to the first bytes handed to the socket
+  std::optional<Duration> time_to_first_token;  // of a stream: until the socket got it
   std::string finish_reasons;                   // one per choice, comma-separated
 };
 

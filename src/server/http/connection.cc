@@ -61,7 +61,12 @@ void Connection::Start() {
 
 void Connection::Drain() {
   boost::asio::post(executor_, [self = shared_from_this()] {
-    if (self->phase_ == Phase::kIdle && self->unsent_bytes() == 0) {
+    if (self->phase_ != Phase::kIdle) {
+      return;
+    }
+    // An answer may still be on its way out.
+    self->end_after_write_ = true;
+    if (self->unsent_bytes() == 0) {
       self->CloseNow();
     }
   });

@@ -30,6 +30,21 @@
 
 namespace spindle::server {
 
+// The request under way.
+struct Exchange {
+  RequestIds::Lease id;
+  Route route;
+  ApiKeys::Grant grant;
+  ApiKeys::Slot slot;
+  TimePoint begun;     // head complete
+  TimePoint received;  // last body byte
+  AccessRecord record;
+  std::vector<std::pair<std::string, std::string>> headers;  // for its answer
+  std::unique_ptr<GenerationResponse> generation;
+  bool headers_sent = false;
+  bool close = false;  // the connection ends after the answer
+};
+
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
   using Executor = boost::asio::any_io_executor;
@@ -50,21 +65,6 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
  private:
   enum class Phase : uint8_t { kIdle, kHead, kBody, kDiscard, kServing, kLinger, kClosed };
-
-  // The request under way.
-  struct Exchange {
-    RequestIds::Lease id;
-    Route route;
-    ApiKeys::Grant grant;
-    ApiKeys::Slot slot;
-    TimePoint begun;     // head complete
-    TimePoint received;  // last body byte
-    AccessRecord record;
-    std::vector<std::pair<std::string, std::string>> headers;  // for its answer
-    std::unique_ptr<GenerationResponse> generation;
-    bool headers_sent = false;
-    bool close = false;  // the connection ends after the answer
-  };
 
   // --- reading (connection.cc)
   void ArmRead();

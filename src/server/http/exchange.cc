@@ -334,7 +334,7 @@ void Connection::EndGeneration() {
     }
     Response response;
     response.body = generation.Body();
-    MarkFirstOutput();
+    exchange.record.time_to_first_token = generation.time_to_first_token();
     Respond(std::move(response));
     return;
   }

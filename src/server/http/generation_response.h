@@ -50,6 +50,9 @@ class GenerationResponse {
 
   [[nodiscard]] Duration queue_time() const { return stats_.queue_time; }
 
+  // By the engine's own measure.
+  [[nodiscard]] Duration time_to_first_token() const { return stats_.time_to_first_token; }
+
   [[nodiscard]] const std::string& finish_reasons() const { return finish_reasons_; }
 
  private:

@@ -84,8 +84,9 @@ bool IsJsonMediaType(std::string_view value) {
 std::optional<serving::ApiError> CheckMediaType(const RequestHead& head) {
   for (const auto& [name, value] : head.fields) {
     if (name == "content-type" && !IsJsonMediaType(value)) {
-      return MakeError(
-          415, "unsupported_media_type", "The body must be application/json in UTF-8.");
+      return MakeError(415,
+                       "unsupported_media_type",
+                       "The body must be sent as Content-Type: application/json, in UTF-8.");
     }
     if (name == "content-encoding" && !EqualsIgnoreCase(value, "identity")) {
       return MakeError(415, "unsupported_media_type", "Compressed bodies are not accepted.");

@@ -67,16 +67,6 @@ TEST(ConnectionLimits, DrippedBodiesAreCutToo) {
   EXPECT_EQ(client.Read().status, 408);
 }
 
-TEST(ConnectionLimits, FastBodiesOutliveTheBodyTimeout) {
-  TestServerConfig config;
-  config.options.body_timeout = kShort;
-  TestServer server(config);
-  RawClient client(server.port());
-  const std::string body(4 << 20, 'x');
-  client.Send(Request("POST", "/tokenize", body));
-  EXPECT_EQ(client.Read().status, 200);
-}
-
 TEST(ConnectionLimits, LongLinesAndHeaders) {
   TestServerConfig config;
   config.options.max_request_line_bytes = 100;
@@ -118,7 +108,7 @@ TEST(ConnectionLimits, DrainEndsIdleConnectionsAndFinishesRunningOnes) {
   script->Text("one");
   EXPECT_FALSE(running.ReadUntil("\"one\"").empty());
 
-  server.server().Drain(SteadyClock().Now() + std::chrono::seconds(20));
+  server.server().Drain(SteadyClock().Now() + std::chrono::minutes(10));
   EXPECT_EQ(idle.ReadAll(), "");
   EXPECT_EQ(server.Ask(Request("GET", "/ready")).status, 503);
   EXPECT_EQ(server.Ask(Request("GET", "/live")).status, 200);
@@ -127,9 +117,7 @@ TEST(ConnectionLimits, DrainEndsIdleConnectionsAndFinishesRunningOnes) {
   EXPECT_EQ(ErrorCode(refused), "shutting_down");
   EXPECT_EQ(refused.Header("connection"), "close");
   EXPECT_EQ(refused.Header("x-should-retry"), "true");
-  const int retry = std::stoi(refused.Header("retry-after"));
-  EXPECT_GE(retry, 15);
-  EXPECT_LE(retry, 20);
+  EXPECT_EQ(refused.Header("retry-after"), "60");  // the time left, but a minute at most
 
   script->Finish();
   script->End();

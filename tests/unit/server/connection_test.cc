@@ -48,7 +48,7 @@ TEST(Connection, EveryCuttingOfARequestGivesTheSameAnswer) {
   TestServer server;
   const std::string chunked =
       "POST /v1/completions HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n"
-      "X-Request-Id: cut\r\n\r\n4;ext=1\r\n{\"au\r\nc\r\nto\":\"answer\"}\r\n0\r\nTrailer: "
+      "X-Request-Id: cut\r\n\r\n4;ext=1\r\n{\"au\r\nd\r\nto\":\"answer\"}\r\n0\r\nTrailer: "
       "x\r\n\r\n";
   const std::string next = Request("GET", "/version");
   const std::string all = chunked + next;

@@ -121,9 +121,9 @@ TEST(Endpoints, MetricsHaveEveryFamilyFromTheFirstScrape) {
   EXPECT_EQ(text.Header("content-type"), "text/plain; version=0.0.4; charset=utf-8");
   for (
       const char* line : {
-          R"(spindle_build_info{backend="cpu",commit="abc",isa="portable",model_name="smol",version="0.1.0"} 1)",
+          R"(spindle_build_info{model_name="smol",backend="cpu",commit="abc",isa="portable",version="0.1.0"} 1)",
           R"(spindle_model_load_seconds{model_name="smol"} 1.5)",
-          R"(spindle_requests_total{code="200",endpoint="/v1/chat/completions",model_name="smol"} 0)",
+          R"(spindle_requests_total{model_name="smol",code="200",endpoint="/v1/chat/completions"} 0)",
           "process_cpu_seconds_total",
           "process_open_fds",
           "process_resident_memory_bytes",
@@ -136,7 +136,7 @@ TEST(Endpoints, MetricsHaveEveryFamilyFromTheFirstScrape) {
             "application/openmetrics-text; version=1.0.0; charset=utf-8");
   EXPECT_NE(open.body.find("# EOF"), std::string::npos);
   EXPECT_NE(open.body.find(
-                R"(spindle_requests_total{code="200",endpoint="/metrics",model_name="smol"} 1)"),
+                R"(spindle_requests_total{model_name="smol",code="200",endpoint="/metrics"} 1)"),
             std::string::npos);
 }
 

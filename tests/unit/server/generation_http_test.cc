@@ -215,7 +215,7 @@ TEST(GenerationHttp, GoneClientsAreCountedAs499) {
     EXPECT_EQ(script->WaitForCancel(), engine::CancelCause::kClientGone);
   }
   const std::string line =
-      R"(spindle_requests_total{code="499",endpoint="/v1/chat/completions",model_name="smol"} 1)";
+      R"(spindle_requests_total{model_name="smol",code="499",endpoint="/v1/chat/completions"} 1)";
   const std::string metrics = server.Ask(Request("GET", "/metrics")).body;
   EXPECT_NE(metrics.find(line), std::string::npos) << metrics;
 }

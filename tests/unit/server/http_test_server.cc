@@ -1,7 +1,7 @@
 #include "unit/server/http_test_server.h"
 
 #include <algorithm>
-#include <cctype>
+#include <cerrno>
 #include <cstring>
 #include <utility>
 
@@ -86,6 +86,7 @@ bool RawClient::Fill() {
   char chunk[16384];
   const ssize_t size = recv(fd_, chunk, sizeof(chunk), 0);
   if (size <= 0) {
+    EXPECT_FALSE(size < 0 && errno == EAGAIN) << "the server neither answered nor closed in time";
     return false;
   }
   buffer_.append(chunk, static_cast<size_t>(size));

@@ -20,7 +20,7 @@ std::string Describe(const RequestParser& parser) {
 }
 
 // Feeds pieces that end at the given cuts and writes down all events.
-std::string Run(const std::string& bytes, const std::vector<size_t>& cuts, ParserLimits limits) {
+std::string Trace(const std::string& bytes, const std::vector<size_t>& cuts, ParserLimits limits) {
   RequestParser parser(limits);
   std::string log;
   std::string buffer;
@@ -79,25 +79,25 @@ TEST(RequestParser, EventsDoNotDependOnTheCutting) {
   SCOPED_TRACE(kSeed);
   std::mt19937 random(kSeed);
   for (const std::string stream : kStreams) {
-    const std::string whole = Run(stream, {}, limits);
+    const std::string whole = Trace(stream, {}, limits);
     std::vector<size_t> every;
     for (size_t i = 1; i < stream.size(); ++i) {
-      EXPECT_EQ(Run(stream, {i}, limits), whole) << stream << " cut at " << i;
+      EXPECT_EQ(Trace(stream, {i}, limits), whole) << stream << " cut at " << i;
       every.push_back(i);
     }
-    EXPECT_EQ(Run(stream, every, limits), whole) << stream;
+    EXPECT_EQ(Trace(stream, every, limits), whole) << stream;
     for (int round = 0; round < 50; ++round) {
       std::vector<size_t> cuts;
       for (size_t at = random() % 9; at < stream.size(); at += 1 + random() % 9) {
         cuts.push_back(at);
       }
-      EXPECT_EQ(Run(stream, cuts, limits), whole) << stream;
+      EXPECT_EQ(Trace(stream, cuts, limits), whole) << stream;
     }
   }
 }
 
 TEST(RequestParser, ReadsHeadsAndBodies) {
-  EXPECT_EQ(Run(kStreams[2], {}, {}),
+  EXPECT_EQ(Trace(kStreams[2], {}, {}),
             "head POST /x 1.1|host=a|content-length=5 keep\n"
             "body hello\n"
             "head POST /y 1.1|host=a|transfer-encoding=Chunked keep\n"
@@ -108,10 +108,10 @@ TEST(RequestParser, ReadsHeadsAndBodies) {
 }
 
 TEST(RequestParser, TrailersNeverReachTheHead) {
-  EXPECT_EQ(Run("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n"
-                "Authorization: Bearer x\r\nHost: b\r\n\r\n",
-                {},
-                {}),
+  EXPECT_EQ(Trace("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n"
+                  "Authorization: Bearer x\r\nHost: b\r\n\r\n",
+                  {},
+                  {}),
             "head POST / 1.1|host=a|transfer-encoding=chunked keep\nbody \nidle");
 }
 
@@ -122,19 +122,19 @@ TEST(RequestParser, LimitsAreExact) {
   limits.max_body_bytes = 4;
   const std::string head = "GET /12345 HTTP/1.1\r\n";  // 19 bytes and the line end
   const std::string longer = "GET /1234567 HTTP/1.1\r\n";
-  EXPECT_EQ(Run(head + "Host: a\r\n\r\n", {}, limits).substr(0, 4), "head");
-  EXPECT_EQ(Run(longer + "Host: a\r\n\r\n", {}, limits).substr(0, 9), "error 414");
+  EXPECT_EQ(Trace(head + "Host: a\r\n\r\n", {}, limits).substr(0, 4), "head");
+  EXPECT_EQ(Trace(longer + "Host: a\r\n\r\n", {}, limits).substr(0, 9), "error 414");
   // "Host: a" and the last line end take 9 + 2 of the 30 bytes.
   const auto with_field = [&](size_t size) {
     return head + "Host: a\r\n" + "x:" + std::string(size - 4, 'y') + "\r\n\r\n";
   };
-  EXPECT_EQ(Run(with_field(19), {}, limits).substr(0, 4), "head");
-  EXPECT_EQ(Run(with_field(20), {}, limits).substr(0, 9), "error 431");
+  EXPECT_EQ(Trace(with_field(19), {}, limits).substr(0, 4), "head");
+  EXPECT_EQ(Trace(with_field(20), {}, limits).substr(0, 9), "error 431");
   const std::string chunked = "POST / HTTP/1.1\r\nHost:\r\nTransfer-Encoding:chunked\r\n\r\n";
   limits.max_header_bytes = 100;
-  EXPECT_NE(Run(chunked + "2\r\nab\r\n2\r\ncd\r\n0\r\n\r\n", {}, limits).find("body abcd"),
+  EXPECT_NE(Trace(chunked + "2\r\nab\r\n2\r\ncd\r\n0\r\n\r\n", {}, limits).find("body abcd"),
             std::string::npos);
-  EXPECT_NE(Run(chunked + "2\r\nab\r\n3\r\n", {}, limits).find("error 413"), std::string::npos);
+  EXPECT_NE(Trace(chunked + "2\r\nab\r\n3\r\n", {}, limits).find("error 413"), std::string::npos);
 }
 
 TEST(RequestParser, DiscardedBodiesAreCountedOnly) {
