@@ -44,7 +44,8 @@ SPINDLE_INLINE void RowTile(const Source& source,
   const uint32_t num_blocks = k / kActivationBlock;
   const uint8_t* x = rows.x + rows.stride_bytes * first;
   const size_t correction_stride = k / kGroup;
-  const int32_t* corrections = rows.corrections + correction_stride * first;
+  const int32_t* corrections =
+      rows.corrections == nullptr ? nullptr : rows.corrections + correction_stride * first;
   F32x16 sums[kRows];
   SPINDLE_UNROLL
   for (uint32_t i = 0; i < kRows; ++i) {

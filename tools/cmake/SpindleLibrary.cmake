@@ -75,6 +75,9 @@ function(spindle_test)
   target_compile_definitions(
     ${arg_NAME} PRIVATE SPINDLE_TEST_GOLDEN_DIR="${PROJECT_SOURCE_DIR}/tests/golden"
                         SPINDLE_TEST_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+  if(SPINDLE_SANITIZE)
+    math(EXPR arg_TIMEOUT "6 * ${arg_TIMEOUT}")
+  endif()
   add_test(NAME ${arg_NAME} COMMAND ${arg_NAME})
   set_tests_properties(${arg_NAME} PROPERTIES LABELS "${arg_LABELS}" TIMEOUT ${arg_TIMEOUT})
 endfunction()

@@ -23,6 +23,9 @@ class StreamStateTest : public ::testing::Test {
     return event;
   }
 
+  // Undelivered attention would keep the streams, which keep the inbox.
+  void TearDown() override { NumAttended(); }
+
   size_t NumAttended() {
     Inbox::Mail mail;
     inbox_->Drain(&mail);

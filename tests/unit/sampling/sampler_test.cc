@@ -185,12 +185,13 @@ TEST(Sampler, GreedyTiesGoToTheLowestId) {
 }
 
 TEST(Sampler, RefusesARowWithoutAnAllowedToken) {
+  constexpr uint32_t kVocab = 40;  // holds all end tokens of StateOf
   SamplingParams params;
   params.allowed_token_ids = {2};
   params.min_tokens = 1;  // 2 is an end token
-  Sampler sampler(testing::NaiveLogitKernels(), 4, 0);
-  const std::vector<float> logits = {1.0F, 3.0F, 3.0F, 3.0F};
-  const auto scored = sampler.Sample(StateOf(params, {}, 0, 4), 0, logits);
+  Sampler sampler(testing::NaiveLogitKernels(), kVocab, 0);
+  const std::vector<float> logits(kVocab, 1.0F);
+  const auto scored = sampler.Sample(StateOf(params, {}, 0, kVocab), 0, logits);
   EXPECT_EQ(scored.status().code(), absl::StatusCode::kInvalidArgument);
 }
 
