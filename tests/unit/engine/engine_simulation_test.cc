@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstdlib>
 #include <random>
 #include <string>
 
@@ -13,6 +12,7 @@
 #include "engine/end_cause.h"
 #include "engine/engine_core.h"
 #include "support/engine_world.h"
+#include "support/random_seed.h"
 
 namespace spindle::engine {
 namespace {
@@ -333,15 +333,15 @@ class World {
 
 TEST(EngineSimulation, RandomWorldsEndWellAndSayTheSame) {
   constexpr uint64_t kWorlds = 320;
-  const char* only = std::getenv("SPINDLE_TEST_SEED");  // a failing seed printed by an earlier run
+  const uint64_t only = test::RandomSeed(0);  // 0: all worlds
   Totals totals;
-  const uint64_t first = only != nullptr ? std::strtoull(only, nullptr, 10) : 1;
-  const uint64_t last = only != nullptr ? first : kWorlds;
+  const uint64_t first = only != 0 ? only : 1;
+  const uint64_t last = only != 0 ? only : kWorlds;
   for (uint64_t seed = first; seed <= last && !::testing::Test::HasFailure(); ++seed) {
     SCOPED_TRACE(::testing::Message() << "seed " << seed);
     World(seed).Run(&totals);
   }
-  if (only == nullptr) {
+  if (only == 0) {
     // The worlds exercise what they are meant to.
     EXPECT_GT(totals.completed, 1000U);
     EXPECT_GT(totals.preemptions, 50U);
