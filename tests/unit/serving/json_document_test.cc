@@ -217,7 +217,7 @@ TEST(JsonDocument, AgreesWithAnotherReaderOnDamagedTexts) {
       R"({"model":"smol","n":[1,-2.5e3,0,true,false,null],"o":{"k":"v\n\u20ac","":{}},"e":[[],{}]})";
   const std::string bytes = "{}[],:\"\\0123456789.eE+-truefalsn \n\t/u\xC3\xA9";
   int accepted = 0;
-  for (int round = 0; round < 20000; ++round) {
+  for (int round = 0; round < 6000; ++round) {
     std::string text = good;
     const int edits = static_cast<int>(random() % 3);
     for (int i = 0; i < edits; ++i) {
@@ -247,8 +247,8 @@ TEST(JsonDocument, AgreesWithAnotherReaderOnDamagedTexts) {
       ASSERT_EQ(Rebuild(document.root()), other) << text;
     }
   }
-  EXPECT_GT(accepted, 2000);
-  EXPECT_LT(accepted, 18000);
+  EXPECT_GT(accepted, 600);
+  EXPECT_LT(accepted, 5400);
 }
 
 std::string Repeated(std::string_view head,
@@ -275,7 +275,7 @@ std::vector<std::string> HostileTexts(size_t bytes) {
 }
 
 TEST(JsonDocument, NeedsAtMostEightTimesTheTextInMemory) {
-  for (const std::string& text : HostileTexts(1 << 20)) {
+  for (const std::string& text : HostileTexts(256 << 10)) {
     JsonDocument document;
     ASSERT_FALSE(document.Parse(text).has_value()) << text.substr(0, 20);
     EXPECT_LE(document.tree_bytes() + text.size(), 8 * text.size()) << text.substr(0, 20);
@@ -301,7 +301,7 @@ double CpuSecondsToRead(const std::string& text) {
 }
 
 TEST(JsonDocument, TimeGrowsInProportionToTheText) {
-  constexpr size_t kSmall = 512 << 10;
+  constexpr size_t kSmall = 128 << 10;
   constexpr size_t kFactor = 8;
   const std::vector<std::string> small = HostileTexts(kSmall);
   const std::vector<std::string> large = HostileTexts(kSmall * kFactor);

@@ -506,7 +506,7 @@ double CpuSecondsToAnswer(const FakeService& service, Endpoint endpoint, const s
 
 TEST(RequestValidation, HostileBodiesCostTimeInProportionToTheirSize) {
   const FakeService service;
-  constexpr size_t kSmall = 256 << 10;
+  constexpr size_t kSmall = 64 << 10;
   constexpr size_t kFactor = 8;
   for (
       const HostileBody& row :
