@@ -131,8 +131,6 @@ absl::StatusOr<serving::LoadedModel> LoadModel(const config::LoadOptions& option
                              {ends.begin(), ends.end()},
                              registry,
                              clock));
-  registry.AddGauge("spindle_model_load_seconds", "Time from start to a loaded model.")
-      .Set(ToSeconds(clock.Now() - started));
   return loaded;
 }
 
