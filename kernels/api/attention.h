@@ -30,6 +30,7 @@ inline constexpr uint32_t kSpanTiles = 16;
 inline constexpr uint32_t kMinHeadDim = 16;
 inline constexpr uint32_t kMaxHeadDim = 256;
 inline constexpr uint32_t kMaxGroup = 16;
+inline constexpr uint32_t kMaxUnitHeads = 8;
 
 // Consecutive token rows of one tile of one KV head. Runs of a tile follow each other, lanes
 // ascending; tiles ascend.
@@ -82,12 +83,16 @@ struct AttentionUnit {
   uint32_t run_begin;  // runs of the unit, half-open
   uint32_t run_end;
   int32_t partial;  // index of the first span state, or -1: the unit writes `out` itself
+  // Items item … item + num_heads - 1 in one go: KV heads of a sequence, with the same runs, rows
+  // and positions. 1 where `partial` ≥ 0.
+  uint32_t num_heads = 1;
 };
 
-// Decode rows are cut per span when there are too few items to occupy `num_workers`; prefill rows
-// into row blocks. The plan changes who computes what, never a bit of the result. Storage belongs
-// to the caller and is reused; when it is too small, planning returns kScratchTooSmall and leaves
-// the needed counts in num_units and num_partials.
+// Decode takes all KV heads of a sequence together, which read memory in the longest pieces; single
+// heads or their spans where that would leave workers idle. Prefill goes by row blocks. The plan
+// changes who computes what, never a bit of the result. Storage belongs to the caller and is
+// reused; when it is too small, planning returns kScratchTooSmall and leaves the needed counts in
+// num_units and num_partials.
 struct AttentionPlan {
   AttentionUnit* units;  // [unit_capacity]
   uint32_t unit_capacity;

@@ -372,6 +372,22 @@ class UnitRunner {
   States merged_;            // of the spans before it
 };
 
+// The heads of a unit one after the other.
+template <typename Op, int kDegree>
+int RunHeads(const AttentionArgs& args,
+             const AttentionPlan& plan,
+             const AttentionUnit& unit,
+             const Exec& exec) {
+  AttentionUnit one = unit;
+  one.num_heads = 1;
+  for (; one.item < unit.item + unit.num_heads; ++one.item) {
+    if (const int code = UnitRunner<Op, kDegree>(args, plan, one).Run(exec); code != kOk) {
+      return code;
+    }
+  }
+  return kOk;
+}
+
 int RunBf16Unit(const AttentionArgs& args,
                 const AttentionPlan& plan,
                 const AttentionUnit& unit,
@@ -379,7 +395,7 @@ int RunBf16Unit(const AttentionArgs& args,
 #if defined(__AMX_BF16__)
   return RunTileUnit(args, plan, unit, exec);
 #else
-  return UnitRunner<Bf16Op, 5>(args, plan, unit).Run(exec);
+  return RunHeads<Bf16Op, 5>(args, plan, unit, exec);
 #endif
 }
 
@@ -388,9 +404,8 @@ int RunBf16Unit(const AttentionArgs& args,
 int Attention(const AttentionArgs& args, const AttentionPlan& plan, WorkRange units, Exec* exec) {
   for (uint32_t u = units.begin; u < units.end; ++u) {
     const AttentionUnit& unit = plan.units[u];
-    const int code = args.kv_type == DType::kBF16
-                         ? RunBf16Unit(args, plan, unit, *exec)
-                         : UnitRunner<FloatOp, 6>(args, plan, unit).Run(*exec);
+    const int code = args.kv_type == DType::kBF16 ? RunBf16Unit(args, plan, unit, *exec)
+                                                  : RunHeads<FloatOp, 6>(args, plan, unit, *exec);
     if (code != kOk) {
       return code;
     }

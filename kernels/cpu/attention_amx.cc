@@ -35,8 +35,56 @@ struct KeyBlock {
   size_t stride;
 };
 
-// Rows of the next tile asked for with each tile of scores; the others while V is transposed.
-constexpr uint32_t kPrefetchPerTile = 4;
+// Of the 128 rows of a coming tile, how many are asked for where. Spread evenly over the work on a
+// tile (V is transposed with the other 64), so that memory is never idle.
+constexpr uint32_t kPrefetchInScores = 16;
+constexpr uint32_t kPrefetchInSoftmax = 24;
+constexpr uint32_t kPrefetchInAccumulate = 24;
+
+// One KV head of a unit.
+struct Head {
+  const AttentionItem* item;
+  uint32_t* queries;  // [block][d / 2][kWidth] bf16 pairs
+  States state;       // of the open span: m, l [block][16 lanes], acc [block][d][kWidth]
+  States merged;      // of the spans before it
+};
+
+// Tiles of a unit in the order of work: all heads of a tile, then the next tile. A stripe keeps its
+// heads side by side, so that this order reads the longest pieces.
+class TileWalk {
+ public:
+  TileWalk(const AttentionItem* items, const AttentionUnit& unit)
+      : items_(items), unit_(unit), run_begin_(unit.run_begin), run_end_(unit.run_begin) {
+    FindTile();
+  }
+
+  [[nodiscard]] bool done() const { return run_begin_ >= unit_.run_end; }
+
+  [[nodiscard]] uint32_t head() const { return head_; }
+
+  [[nodiscard]] const AttentionItem& item() const { return items_[unit_.item + head_]; }
+
+  [[nodiscard]] uint32_t run_begin() const { return run_begin_; }
+
+  [[nodiscard]] uint32_t run_end() const { return run_end_; }
+
+  void Next() {
+    if (++head_ == unit_.num_heads) {
+      head_ = 0;
+      run_begin_ = run_end_;
+      FindTile();
+    }
+  }
+
+ private:
+  void FindTile() { run_end_ = TileEnd(items_[unit_.item].runs, run_begin_, unit_.run_end); }
+
+  const AttentionItem* items_;
+  const AttentionUnit& unit_;
+  uint32_t head_ = 0;
+  uint32_t run_begin_;
+  uint32_t run_end_;
+};
 
 // Runs one unit with kWidth columns per block of head rows.
 template <uint32_t kWidth>
@@ -46,41 +94,59 @@ class TileRunner {
       : args_(args),
         plan_(plan),
         unit_(unit),
-        item_(args.items[unit.item]),
         d_(args.head_dim),
         num_rows_(unit.row_end - unit.row_begin),
         head_rows_(num_rows_ * args.group),
         num_blocks_((head_rows_ + kWidth - 1) / kWidth),
         log_scale_(args.softcap == 0 ? args.scale * kLog2E : kLog2E),
+        prefetch_per_score_tile_((kPrefetchInScores + d_ / 8 - 1) / (d_ / 8)),
+        prefetch_per_value_tile_((kPrefetchInAccumulate + d_ / 8 - 1) / (d_ / 8)),
         prefetcher_(args.head_dim) {}
 
   int Run(const Exec& exec) {
     if (!TakeScratch(exec)) {
       return kScratchTooSmall;
     }
-    PackQueries();
-    Reset(merged_);
+    for (uint32_t h = 0; h < unit_.num_heads; ++h) {
+      head_ = &heads_[h];
+      PackQueries();
+      Reset(head_->merged);
+    }
     Configure();
+    TileWalk ahead(args_.items, unit_);
+    for (uint32_t i = 0; i < kTilesAhead; ++i) {
+      Prefetch(&ahead);
+      prefetcher_.Advance(UINT32_MAX);
+    }
+    TileWalk walk(args_.items, unit_);
     uint32_t span = 0;
     for (uint32_t begin = unit_.run_begin; begin < unit_.run_end; ++span) {
-      const uint32_t end = SpanEnd(item_, begin, unit_.run_end);
-      Reset(state_);
-      for (uint32_t tile = begin; tile < end;) {
-        const uint32_t tile_end = TileEnd(item_.runs, tile, end);
-        FoldTile(tile, tile_end);
-        tile = tile_end;
+      const uint32_t end = SpanEnd(args_.items[unit_.item], begin, unit_.run_end);
+      for (uint32_t h = 0; h < unit_.num_heads; ++h) {
+        Reset(heads_[h].state);
       }
-      FinishSpan(span);
+      for (; walk.run_begin() < end; walk.Next()) {
+        head_ = &heads_[walk.head()];
+        Prefetch(&ahead);
+        FoldTile(walk.run_begin(), walk.run_end());
+      }
+      for (uint32_t h = 0; h < unit_.num_heads; ++h) {
+        head_ = &heads_[h];
+        FinishSpan(span);
+      }
       begin = end;
     }
     ReleaseTiles();
-    if (unit_.partial < 0) {
+    for (uint32_t h = 0; h < unit_.num_heads && unit_.partial < 0; ++h) {
+      head_ = &heads_[h];
       Write();
     }
     return kOk;
   }
 
  private:
+  // One tile ahead, the requests would run out whenever the next tile waits for its last rows.
+  static constexpr uint32_t kTilesAhead = 1;
   static constexpr uint32_t kKeysPerVector = kLanes / kWidth;
   static constexpr uint32_t kScoreVectors = kTileTokens / kKeysPerVector;
   static constexpr uint32_t kRowBytes = kWidth * 4;  // of a score, query or probability tile
@@ -89,16 +155,32 @@ class TileRunner {
     const size_t acc_floats = size_t{num_blocks_} * d_ * kWidth;
     const size_t lanes = size_t{num_blocks_} * kLanes;
     Arena arena(exec);
-    queries_ = arena.Take<uint32_t>(acc_floats / 2);
     values_ = arena.Take<uint16_t>(size_t{d_} * kTileTokens);
     keys_ = arena.Take<uint16_t>(size_t{d_} * kTileTokens);
     scores_ = arena.Take<float>(size_t{2} * kTileTokens * kWidth);
     probabilities_ = arena.Take<uint32_t>(size_t{kTileTokens / 2} * kWidth);
     saved_ = arena.Take<float>(size_t{d_} * kWidth);
     masks_ = arena.Take<uint64_t>(num_rows_);
-    state_ = {arena.Take<float>(lanes), arena.Take<float>(lanes), arena.Take<float>(acc_floats)};
-    merged_ = {arena.Take<float>(lanes), arena.Take<float>(lanes), arena.Take<float>(acc_floats)};
+    const auto take_states = [&]() -> States {
+      return {arena.Take<float>(lanes), arena.Take<float>(lanes), arena.Take<float>(acc_floats)};
+    };
+    for (uint32_t h = 0; h < unit_.num_heads; ++h) {
+      heads_[h] = {.item = &args_.items[unit_.item + h],
+                   .queries = arena.Take<uint32_t>(acc_floats / 2),
+                   .state = take_states(),
+                   .merged = take_states()};
+    }
     return !arena.failed();
+  }
+
+  // Starts asking for the next tile of a walk.
+  void Prefetch(TileWalk* ahead) {
+    if (ahead->done()) {
+      prefetcher_.Stop();
+      return;
+    }
+    prefetcher_.Start(ahead->item(), ahead->run_begin(), ahead->run_end(), size_t{d_} * 2);
+    ahead->Next();
   }
 
   void Configure() const {
@@ -120,10 +202,11 @@ class TileRunner {
       uint32_t row[kMaxHeadDim / 2] = {};
       if (i < head_rows_) {
         const size_t token = unit_.row_begin + i / args_.group;
-        const float* const q = item_.q + token * args_.q_stride + size_t{i % args_.group} * d_;
+        const float* const q =
+            head_->item->q + token * args_.q_stride + size_t{i % args_.group} * d_;
         PackOperandRow<PairOp>(DType::kBF16, q, d_, row);
       }
-      uint32_t* const to = queries_ + size_t{i / kWidth} * pairs * kWidth + i % kWidth;
+      uint32_t* const to = head_->queries + size_t{i / kWidth} * pairs * kWidth + i % kWidth;
       for (uint32_t j = 0; j < pairs; ++j) {
         to[size_t{j} * kWidth] = row[j];
       }
@@ -141,13 +224,14 @@ class TileRunner {
   }
 
   void FoldTile(uint32_t run_begin, uint32_t run_end) {
-    const uint64_t live = LiveLanes(item_.runs, run_begin, run_end);
-    const uint32_t tile = item_.runs[run_begin].tile;
+    const AttentionItem& item = *head_->item;
+    const uint64_t live = LiveLanes(item.runs, run_begin, run_end);
+    const uint32_t tile = item.runs[run_begin].tile;
     uint64_t all = 0;
     uint64_t common = kAllLanes;
     for (uint32_t r = 0; r < num_rows_; ++r) {
-      const uint64_t position = uint64_t{item_.first_position} + unit_.row_begin + r;
-      masks_[r] = live & LanesSeenFrom(position, item_.window, tile);
+      const uint64_t position = uint64_t{item.first_position} + unit_.row_begin + r;
+      masks_[r] = live & LanesSeenFrom(position, item.window, tile);
       all |= masks_[r];
       common &= masks_[r];
     }
@@ -155,19 +239,20 @@ class TileRunner {
       return;
     }
     masked_ = common != kAllLanes;
-    const uint32_t next_end = TileEnd(item_.runs, run_end, unit_.run_end);
-    prefetcher_.Start(item_, run_end, next_end, size_t{d_} * 2);
     TileRows rows;
-    FillTileRows(item_, run_begin, run_end, 2, all, &rows);
+    FillTileRows(item, run_begin, run_end, 2, all, &rows);
     PrepareKeys(rows.k);
     if (all == common || !HasNonFinite(DType::kBF16, rows.v, d_)) {
+      // The products of the first scores run on while V is transposed.
+      Fence();
+      Scores(0);
       TransposeValues(rows.v, d_, values_, &prefetcher_);
       FoldBlocks();
       return;
     }
     // 0 · NaN: values that some rows may not see would reach them, so every row gets its own.
     for (uint32_t r = 0; r < num_rows_; ++r) {
-      FillTileRows(item_, run_begin, run_end, 2, masks_[r], &rows);
+      FillTileRows(item, run_begin, run_end, 2, masks_[r], &rows);
       TransposeValues(rows.v, d_, values_, &prefetcher_);
       FoldRowAlone(r);
     }
@@ -200,10 +285,9 @@ class TileRunner {
     }
   }
 
-  // Scores of a block are computed while the block before is in its softmax.
+  // Scores of a block are computed while the block before is in its softmax; those of block 0 are
+  // there already.
   void FoldBlocks() {
-    Fence();
-    Scores(0);
     for (uint32_t block = 0; block < num_blocks_; ++block) {
       if (block + 1 < num_blocks_) {
         Scores(block + 1);
@@ -223,7 +307,7 @@ class TileRunner {
     const uint32_t end = first + args_.group;
     for (uint32_t block = first / kWidth; block * kWidth < end; ++block) {
       const size_t size = size_t{d_} * kWidth;
-      float* const acc = state_.acc + block * size;
+      float* const acc = head_->state.acc + block * size;
       __builtin_memcpy(saved_, acc, size * sizeof(float));
       masked_ = true;
       Fence();
@@ -242,7 +326,7 @@ class TileRunner {
 
   // Sᵀ of a block: [64 keys][kWidth].
   void Scores(uint32_t block) {
-    const uint32_t* const queries = queries_ + size_t{block} * (d_ / 2) * kWidth;
+    const uint32_t* const queries = head_->queries + size_t{block} * (d_ / 2) * kWidth;
     float* const scores = scores_ + size_t{block % 2} * kTileTokens * kWidth;
     _tile_zero(0);
     _tile_zero(1);
@@ -254,16 +338,16 @@ class TileRunner {
       _tile_loadd(5, queries + size_t{chunk} * 16 * kWidth, kRowBytes);
       _tile_loadd(4, key_blocks_[0].base + offset, key_blocks_[0].stride);
       _tile_dpbf16ps(0, 4, 5);
-      prefetcher_.Advance(kPrefetchPerTile);
+      prefetcher_.Advance(prefetch_per_score_tile_);
       _tile_loadd(4, key_blocks_[1].base + offset, key_blocks_[1].stride);
       _tile_dpbf16ps(1, 4, 5);
-      prefetcher_.Advance(kPrefetchPerTile);
+      prefetcher_.Advance(prefetch_per_score_tile_);
       _tile_loadd(4, key_blocks_[2].base + offset, key_blocks_[2].stride);
       _tile_dpbf16ps(2, 4, 5);
-      prefetcher_.Advance(kPrefetchPerTile);
+      prefetcher_.Advance(prefetch_per_score_tile_);
       _tile_loadd(4, key_blocks_[3].base + offset, key_blocks_[3].stride);
       _tile_dpbf16ps(3, 4, 5);
-      prefetcher_.Advance(kPrefetchPerTile);
+      prefetcher_.Advance(prefetch_per_score_tile_);
     }
     if (d_ % 32 != 0) {
       const size_t offset = size_t{64} * chunks;
@@ -356,8 +440,8 @@ class TileRunner {
     const F32x16 tile_max =
         AcrossKeys(Max(Max(maxima[0], maxima[1]), Max(maxima[2], maxima[3])), Max);
     const F32x16 scale = Splat(log_scale_);
-    float* const m = state_.m + block * kLanes;
-    float* const l = state_.l + block * kLanes;
+    float* const m = head_->state.m + block * kLanes;
+    float* const l = head_->state.l + block * kLanes;
     const F32x16 old = Load(m);
     const F32x16 now = Max(old, Mul(tile_max, scale));
     const F32x16 reference = Max(Splat(kLowest), now);
@@ -366,7 +450,7 @@ class TileRunner {
     Store(m, now);
     Store(l, Add(Mul(Load(l), factor), sum));
     if (_mm512_cmp_ps_mask(factor, Splat(1.0F), _CMP_NEQ_UQ) != 0) {
-      float* const acc = state_.acc + size_t{block} * d_ * kWidth;
+      float* const acc = head_->state.acc + size_t{block} * d_ * kWidth;
       for (uint32_t i = 0; i < d_ * kWidth; i += kLanes) {
         Store(acc + i, Mul(Load(acc + i), factor));
       }
@@ -384,6 +468,7 @@ class TileRunner {
     constexpr uint32_t kClasses = 4 / kKeysPerVector;
 #pragma GCC unroll 2
     for (uint32_t t = 0; t < kScoreVectors; t += 4) {
+      prefetcher_.Advance(kPrefetchInSoftmax * 4 / kScoreVectors);
 #pragma GCC unroll 2
       for (uint32_t u = t; u < t + 4; u += 2) {
         const F32x16 a = Exp2<5>(MulAdd(Load(scores + u * kLanes), scale, shift));
@@ -400,7 +485,7 @@ class TileRunner {
 
   // Oᵀ += Vᵀ · Pᵀ of a block, four tiles of 16 elements of d at a time.
   void Accumulate(uint32_t block) {
-    float* acc = state_.acc + size_t{block} * d_ * kWidth;
+    float* acc = head_->state.acc + size_t{block} * d_ * kWidth;
     const uint16_t* values = values_;
     uint32_t left = d_ / 16;
     for (; left >= 4; left -= 4) {
@@ -418,22 +503,26 @@ class TileRunner {
   }
 
   template <uint32_t kTiles>
-  SPINDLE_INLINE void AccumulateTilesStep(const uint16_t* values, const uint32_t* pairs) {
+  SPINDLE_INLINE_MEMBER void AccumulateTilesStep(const uint16_t* values, const uint32_t* pairs) {
     constexpr size_t kStride = kTileTokens * 2;
     _tile_loadd(5, pairs, kRowBytes);
     _tile_loadd(4, values, kStride);
     _tile_dpbf16ps(0, 4, 5);
+    prefetcher_.Advance(prefetch_per_value_tile_);
     if constexpr (kTiles > 1) {
       _tile_loadd(4, values + 16 * kTileTokens, kStride);
       _tile_dpbf16ps(1, 4, 5);
+      prefetcher_.Advance(prefetch_per_value_tile_);
     }
     if constexpr (kTiles > 2) {
       _tile_loadd(4, values + 32 * kTileTokens, kStride);
       _tile_dpbf16ps(2, 4, 5);
+      prefetcher_.Advance(prefetch_per_value_tile_);
     }
     if constexpr (kTiles > 3) {
       _tile_loadd(4, values + 48 * kTileTokens, kStride);
       _tile_dpbf16ps(3, 4, 5);
+      prefetcher_.Advance(prefetch_per_value_tile_);
     }
   }
 
@@ -466,17 +555,18 @@ class TileRunner {
   // The same arithmetic as MergeRow, columns in lanes.
   void MergeBlock(uint32_t block) {
     const size_t at = size_t{block} * kLanes;
-    const F32x16 row_m = Load(merged_.m + at);
-    const F32x16 span_m = Load(state_.m + at);
+    const F32x16 row_m = Load(head_->merged.m + at);
+    const F32x16 span_m = Load(head_->state.m + at);
     const F32x16 m = Max(row_m, span_m);
     const F32x16 reference = Max(Splat(kLowest), m);
     const F32x16 keep = Exp2<6>(Sub(row_m, reference));
     const F32x16 add = Exp2<6>(Sub(span_m, reference));
-    Store(merged_.m + at, m);
-    Store(merged_.l + at, MulAdd(Load(state_.l + at), add, Mul(Load(merged_.l + at), keep)));
+    Store(head_->merged.m + at, m);
+    Store(head_->merged.l + at,
+          MulAdd(Load(head_->state.l + at), add, Mul(Load(head_->merged.l + at), keep)));
     const size_t size = size_t{d_} * kWidth;
-    const float* const from = state_.acc + block * size;
-    float* const to = merged_.acc + block * size;
+    const float* const from = head_->state.acc + block * size;
+    float* const to = head_->merged.acc + block * size;
     for (size_t i = 0; i < size; i += kLanes) {
       Store(to + i, MulAdd(Load(from + i), add, Mul(Load(to + i), keep)));
     }
@@ -506,22 +596,22 @@ class TileRunner {
         (size_t{static_cast<uint32_t>(unit_.partial)} + size_t{span} * num_rows_) * args_.group;
     for (uint32_t i = 0; i < head_rows_; ++i) {
       float* const out = plan_.partials + (first + i) * (d_ + 2);
-      CopyColumn(state_, i, out);
-      out[d_] = state_.m[LaneOf(i)];
-      out[d_ + 1] = state_.l[LaneOf(i)];
+      CopyColumn(head_->state, i, out);
+      out[d_] = head_->state.m[LaneOf(i)];
+      out[d_ + 1] = head_->state.l[LaneOf(i)];
     }
   }
 
   void Write() const {
     for (uint32_t i = 0; i < head_rows_; ++i) {
       float acc[kMaxHeadDim];
-      CopyColumn(merged_, i, acc);
+      CopyColumn(head_->merged, i, acc);
       WriteHead(args_,
-                item_,
+                *head_->item,
                 unit_.row_begin + i / args_.group,
                 i % args_.group,
-                merged_.m[LaneOf(i)],
-                merged_.l[LaneOf(i)],
+                head_->merged.m[LaneOf(i)],
+                head_->merged.l[LaneOf(i)],
                 acc);
     }
   }
@@ -529,24 +619,24 @@ class TileRunner {
   const AttentionArgs& args_;
   const AttentionPlan& plan_;
   const AttentionUnit& unit_;
-  const AttentionItem& item_;
   const uint32_t d_;
   const uint32_t num_rows_;  // token rows
   const uint32_t head_rows_;
   const uint32_t num_blocks_;  // of kWidth head rows
   const float log_scale_;
   bool masked_ = false;  // some row sees not all of the tile
+  const uint32_t prefetch_per_score_tile_;
+  const uint32_t prefetch_per_value_tile_;
   RowPrefetcher prefetcher_;
+  Head heads_[kMaxUnitHeads];
+  Head* head_ = nullptr;  // the one being worked on
   KeyBlock key_blocks_[4];
-  uint32_t* queries_;        // [block][d / 2][kWidth] bf16 pairs
   uint16_t* keys_;           // [64][d], where K rows are copied
   uint16_t* values_;         // [d][64]
   float* scores_;            // [2][64][kWidth]
   uint32_t* probabilities_;  // [32][kWidth] bf16 pairs
   float* saved_;             // [d][kWidth]
   uint64_t* masks_;          // [token rows] lanes that the row sees
-  States state_;             // of the open span: m, l [block][16 lanes], acc [block][d][kWidth]
-  States merged_;            // of the spans before it
 };
 
 }  // namespace

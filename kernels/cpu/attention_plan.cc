@@ -1,8 +1,10 @@
 #include "kernels/cpu/attention_plan.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstddef>
+#include <functional>
 
 namespace spindle::kernels {
 namespace {
@@ -17,6 +19,10 @@ constexpr uint32_t kMaxBlockRows = 64;
 constexpr uint64_t kBlocksPerWorker = 4;
 // A unit whose share of all work exceeds 1 / (this × workers) is cut at span borders.
 constexpr uint64_t kShareDivisor = 8;
+// Coarser units are preferred as long as the busiest worker has at most this part more than its
+// share.
+constexpr uint64_t kImbalanceDivisor = 16;
+constexpr uint32_t kMaxBalancedWorkers = 256;
 // Cost of a tile that does not depend on the rows, in query rows.
 constexpr uint64_t kTileCost = 8;
 
@@ -42,6 +48,10 @@ uint64_t Cost(const AttentionArgs& args, uint64_t num_runs, uint32_t num_rows) {
   return (num_runs + 1) * (kTileCost + uint64_t{num_rows} * args.group);
 }
 
+uint64_t Cost(const AttentionArgs& args, const AttentionUnit& unit) {
+  return unit.num_heads * Cost(args, unit.run_end - unit.run_begin, unit.row_end - unit.row_begin);
+}
+
 // Row blocks as large as allowed that still give every worker several units.
 uint32_t BlockRows(const AttentionArgs& args, uint32_t num_workers) {
   uint32_t rows = kBlockHeadRows / args.group / kMinBlockRows * kMinBlockRows;
@@ -58,21 +68,48 @@ uint32_t BlockRows(const AttentionArgs& args, uint32_t num_workers) {
   return rows;
 }
 
-// Walks the units of a plan in item order and hands each to `visit`; splits where `limit` says so.
+// How finely a plan cuts decode.
+enum class Cut : uint8_t { kSequences, kHeads, kSpans };
+
+// Items that `first` can share a unit with, itself included.
+uint32_t CountSharing(const AttentionArgs& args, uint32_t first) {
+  const AttentionItem& item = args.items[first];
+  uint32_t count = 1;
+  while (count < kMaxUnitHeads && first + count < args.num_items) {
+    const AttentionItem& next = args.items[first + count];
+    if (next.runs != item.runs || next.num_runs != item.num_runs || next.num_rows != 1 ||
+        next.first_position != item.first_position || next.window != item.window) {
+      break;
+    }
+    ++count;
+  }
+  return count;
+}
+
+// Walks the units of a plan in item order and hands each to `visit`.
 class UnitWalk {
  public:
-  UnitWalk(const AttentionArgs& args, uint32_t block_rows, uint64_t limit)
-      : args_(args), block_rows_(block_rows), limit_(limit) {}
+  // Units above `limit` are cut into spans.
+  UnitWalk(const AttentionArgs& args, uint32_t block_rows, Cut cut, uint64_t limit)
+      : args_(args), block_rows_(block_rows), cut_(cut), limit_(limit) {}
 
   template <typename Visit>
   void ForEach(Visit visit) {
     num_partials_ = 0;
-    for (uint32_t i = 0; i < args_.num_items; ++i) {
+    for (uint32_t i = 0; i < args_.num_items;) {
       const AttentionItem& item = args_.items[i];
+      if (cut_ == Cut::kSequences && item.num_rows == 1) {
+        const RunSpan runs = VisibleRuns(item, 0, 1);
+        const uint32_t sharing = CountSharing(args_, i);
+        visit(AttentionUnit{i, 0, 1, runs.begin, runs.end, -1, sharing});
+        i += sharing;
+        continue;
+      }
       for (uint32_t begin = 0; begin < item.num_rows; begin += block_rows_) {
         const uint32_t end = std::min(item.num_rows, begin + block_rows_);
         VisitBlock(i, begin, end, visit);
       }
+      ++i;
     }
   }
 
@@ -85,7 +122,8 @@ class UnitWalk {
     const RunSpan runs = VisibleRuns(item, row_begin, row_end);
     const uint32_t rows = row_end - row_begin;
     const bool whole = row_begin == 0 && row_end == item.num_rows;
-    const bool split = whole && Cost(args_, runs.end - runs.begin, rows) > limit_ &&
+    const bool split = cut_ == Cut::kSpans && whole &&
+                       Cost(args_, runs.end - runs.begin, rows) > limit_ &&
                        SpanEnd(item, runs.begin, runs.end) < runs.end;
     if (!split) {
       visit(AttentionUnit{index, row_begin, row_end, runs.begin, runs.end, -1});
@@ -108,9 +146,50 @@ class UnitWalk {
 
   const AttentionArgs& args_;
   const uint32_t block_rows_;
+  const Cut cut_;
   const uint64_t limit_;
   uint64_t num_partials_ = 0;
 };
+
+// Units in order of falling cost.
+void FillPlan(const AttentionArgs& args, UnitWalk* walk, AttentionPlan* plan) {
+  plan->num_units = 0;
+  walk->ForEach([plan](const AttentionUnit& unit) { plan->units[plan->num_units++] = unit; });
+  plan->num_partials = static_cast<uint32_t>(walk->num_partials());
+  std::sort(plan->units,
+            plan->units + plan->num_units,
+            [&args](const AttentionUnit& a, const AttentionUnit& b) {
+              const uint64_t cost_a = Cost(args, a);
+              const uint64_t cost_b = Cost(args, b);
+              if (cost_a != cost_b) {
+                return cost_a > cost_b;
+              }
+              if (a.item != b.item) {
+                return a.item < b.item;
+              }
+              return a.row_begin != b.row_begin ? a.row_begin < b.row_begin
+                                                : a.run_begin < b.run_begin;
+            });
+}
+
+// Whether workers that take the units in order end at nearly the same time.
+bool IsBalanced(const AttentionArgs& args,
+                const AttentionPlan& plan,
+                uint32_t num_workers,
+                uint64_t total) {
+  if (num_workers > kMaxBalancedWorkers) {
+    return false;
+  }
+  std::array<uint64_t, kMaxBalancedWorkers> loads{};
+  const auto end = loads.begin() + num_workers;
+  for (uint32_t u = 0; u < plan.num_units; ++u) {
+    std::pop_heap(loads.begin(), end, std::greater<>());
+    *(end - 1) += Cost(args, plan.units[u]);
+    std::push_heap(loads.begin(), end, std::greater<>());
+  }
+  const uint64_t share = total / num_workers;
+  return *std::max_element(loads.begin(), end) <= share + share / kImbalanceDivisor;
+}
 
 }  // namespace
 
@@ -159,40 +238,29 @@ int PlanAttention(const AttentionArgs& args, uint32_t num_workers, AttentionPlan
   }
   const uint32_t block_rows = BlockRows(args, num_workers);
   uint64_t total = 0;
-  UnitWalk(args, block_rows, UINT64_MAX).ForEach([&](const AttentionUnit& unit) {
-    total += Cost(args, unit.run_end - unit.run_begin, unit.row_end - unit.row_begin);
+  UnitWalk(args, block_rows, Cut::kHeads, 0).ForEach([&](const AttentionUnit& unit) {
+    total += Cost(args, unit);
   });
-  const uint64_t limit = num_workers == 1 ? UINT64_MAX : total / (kShareDivisor * num_workers);
-  UnitWalk walk(args, block_rows, limit);
+  // The finest plan needs the most room.
+  UnitWalk finest(args, block_rows, Cut::kSpans, total / (kShareDivisor * num_workers));
   uint64_t num_units = 0;
-  walk.ForEach([&](const AttentionUnit& unit) {
-    if (num_units < plan->unit_capacity) {
-      plan->units[num_units] = unit;
-    }
-    ++num_units;
-  });
-  if (num_units > INT32_MAX || walk.num_partials() > INT32_MAX) {
+  finest.ForEach([&](const AttentionUnit&) { ++num_units; });
+  if (num_units > INT32_MAX || finest.num_partials() > INT32_MAX) {
     return kInvalidArgument;
   }
   plan->num_units = static_cast<uint32_t>(num_units);
-  plan->num_partials = static_cast<uint32_t>(walk.num_partials());
-  if (num_units > plan->unit_capacity || walk.num_partials() > plan->partial_capacity) {
+  plan->num_partials = static_cast<uint32_t>(finest.num_partials());
+  if (num_units > plan->unit_capacity || finest.num_partials() > plan->partial_capacity) {
     return kScratchTooSmall;
   }
-  std::sort(plan->units,
-            plan->units + plan->num_units,
-            [&args](const AttentionUnit& a, const AttentionUnit& b) {
-              const uint64_t cost_a = Cost(args, a.run_end - a.run_begin, a.row_end - a.row_begin);
-              const uint64_t cost_b = Cost(args, b.run_end - b.run_begin, b.row_end - b.row_begin);
-              if (cost_a != cost_b) {
-                return cost_a > cost_b;
-              }
-              if (a.item != b.item) {
-                return a.item < b.item;
-              }
-              return a.row_begin != b.row_begin ? a.row_begin < b.row_begin
-                                                : a.run_begin < b.run_begin;
-            });
+  for (const Cut cut : {Cut::kSequences, Cut::kHeads}) {
+    UnitWalk walk(args, block_rows, cut, 0);
+    FillPlan(args, &walk, plan);
+    if (IsBalanced(args, *plan, num_workers, total)) {
+      return kOk;
+    }
+  }
+  FillPlan(args, &finest, plan);
   return kOk;
 }
 

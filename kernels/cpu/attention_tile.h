@@ -101,12 +101,16 @@ class RowPrefetcher {
       const size_t stride = run.row_stride * element_bytes;
       const uint8_t* const k = static_cast<const uint8_t*>(run.k) + item.kv_offset;
       const uint8_t* const v = static_cast<const uint8_t*>(run.v) + item.kv_offset;
-      for (uint32_t row = 0; row < run.count && count_ + 2 <= kMaxRows; ++row) {
+      for (uint32_t row = 0; row < run.count && count_ < kMaxRows; ++row) {
         rows_[count_++] = k + row * stride;
+      }
+      for (uint32_t row = 0; row < run.count && count_ < kMaxRows; ++row) {
         rows_[count_++] = v + row * stride;
       }
     }
   }
+
+  void Stop() { next_ = count_; }
 
   explicit RowPrefetcher(uint32_t head_dim) : head_dim_(head_dim) {}
 
@@ -114,7 +118,7 @@ class RowPrefetcher {
   void Advance(uint32_t num_rows) {
     for (uint32_t i = 0; i < num_rows && next_ < count_; ++i, ++next_) {
       for (size_t byte = 0; byte < row_bytes_; byte += 64) {
-        __builtin_prefetch(rows_[next_] + byte);
+        __builtin_prefetch(rows_[next_] + byte, 0, 2);
       }
     }
   }

@@ -13,7 +13,7 @@
 namespace spindle::kernels::SPINDLE_KERNEL_ISA {
 
 // Rows of the next tile asked for meanwhile: three quarters of the 128.
-inline constexpr uint32_t kPrefetchInTranspose = 96;
+inline constexpr uint32_t kPrefetchInTranspose = 64;
 
 // Vᵀ as [d][64 lanes] bf16, from rows that need not be contiguous.
 SPINDLE_INLINE void TransposeValues(const uint8_t* const* rows,

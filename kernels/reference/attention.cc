@@ -163,9 +163,9 @@ Query MakeQuery(const AttentionArgs& args, const AttentionItem& item, uint32_t r
 void RunRow(const AttentionArgs& args,
             const AttentionPlan& plan,
             const AttentionUnit& unit,
+            const AttentionItem& item,
             uint32_t row,
             uint32_t head) {
-  const AttentionItem& item = args.items[unit.item];
   const Query query = MakeQuery(args, item, row, head);
   const uint32_t num_rows = unit.row_end - unit.row_begin;
   State merged;
@@ -198,9 +198,11 @@ int Attention(const AttentionArgs& args,
               Exec* /*exec*/) {
   for (uint32_t u = units.begin; u < units.end; ++u) {
     const AttentionUnit& unit = plan.units[u];
-    for (uint32_t row = unit.row_begin; row < unit.row_end; ++row) {
-      for (uint32_t head = 0; head < args.group; ++head) {
-        RunRow(args, plan, unit, row, head);
+    for (uint32_t i = unit.item; i < unit.item + unit.num_heads; ++i) {
+      for (uint32_t row = unit.row_begin; row < unit.row_end; ++row) {
+        for (uint32_t head = 0; head < args.group; ++head) {
+          RunRow(args, plan, unit, args.items[i], row, head);
+        }
       }
     }
   }
