@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "serving/utf8.h"
+#include "base/utf8.h"
 
 namespace spindle::serving {
 

@@ -5,8 +5,8 @@
 
 #include <fmt/format.h>
 
+#include "base/utf8.h"
 #include "serving/field_handlers.h"
-#include "serving/utf8.h"
 
 namespace spindle::serving {
 namespace {

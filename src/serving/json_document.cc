@@ -4,8 +4,8 @@
 #include <cstdlib>
 #include <system_error>
 
+#include "base/utf8.h"
 #include "serving/json_parser.h"
-#include "serving/utf8.h"
 
 namespace spindle::serving {
 namespace {
@@ -128,7 +128,7 @@ std::string JsonValue::AsString() const {
     pos = escape;
     if (text[pos + 1] == 'u') {
       const UnicodeEscape unicode = ReadUnicodeEscape(text, pos);
-      AppendCodePoint(unicode.code_point, &out);
+      AppendUtf8(unicode.code_point, out);
       pos += unicode.length;
     } else {
       out.push_back(SimpleEscape(text[pos + 1]));

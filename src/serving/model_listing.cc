@@ -2,7 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "serving/utf8.h"
+#include "base/utf8.h"
 
 namespace spindle::serving {
 namespace {

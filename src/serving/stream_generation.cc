@@ -5,8 +5,8 @@
 #include <numeric>
 #include <utility>
 
+#include "base/utf8.h"
 #include "serving/error_mapping.h"
-#include "serving/utf8.h"
 
 namespace spindle::serving {
 namespace {

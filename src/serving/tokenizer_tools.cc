@@ -6,9 +6,9 @@
 #include <fmt/format.h>
 
 #include "base/log.h"
+#include "base/utf8.h"
 #include "serving/field_handlers.h"
 #include "serving/request_parser.h"
-#include "serving/utf8.h"
 
 namespace spindle::serving {
 namespace {
@@ -56,17 +56,6 @@ MaybeError Encode(const std::string& text,
   return std::nullopt;
 }
 
-bool IsValidUtf8(std::string_view bytes) {
-  while (!bytes.empty()) {
-    const Utf8Unit unit = NextUtf8Unit(bytes);
-    if (unit.kind != Utf8Unit::Kind::kValid) {
-      return false;
-    }
-    bytes.remove_prefix(unit.length);
-  }
-  return true;
-}
-
 void AppendIds(std::span<const TokenId> ids, std::string* out) {
   *out += fmt::format("[{}]", fmt::join(ids, ","));
 }
@@ -79,7 +68,7 @@ void AppendPieces(std::span<const TokenId> ids,
   for (size_t i = 0; i < ids.size(); ++i) {
     *out += fmt::format("{}{{\"id\":{},\"piece\":", i == 0 ? "" : ",", ids[i]);
     const std::string_view piece = tokenizer.TokenBytes(ids[i]);
-    if (IsValidUtf8(piece)) {
+    if (IsUtf8(piece)) {
       AppendJsonString(piece, out);
     } else {
       const auto* bytes = reinterpret_cast<const uint8_t*>(piece.data());

@@ -7,11 +7,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "base/utf8.h"
 #include "text/ffi_api.h"
 #include "text/json_input.h"
 #include "text/special_guard.h"
 #include "text/template_source.h"
-#include "text/utf8.h"
 
 namespace spindle::text {
 namespace {

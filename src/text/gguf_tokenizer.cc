@@ -11,8 +11,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "base/utf8.h"
 #include "text/json_input.h"
-#include "text/utf8.h"
 
 namespace spindle::text {
 namespace {
@@ -266,7 +266,8 @@ class Builder {
       if (!Mergeable(id) || text.empty()) {
         continue;
       }
-      for (size_t cut = Utf8Length(text); cut < text.size(); cut += Utf8Length(text.substr(cut))) {
+      for (size_t cut = NextUtf8Unit(text).length; cut < text.size();
+           cut += NextUtf8Unit(text.substr(cut)).length) {
         const auto left = ids_.find(text.substr(0, cut));
         const auto right = ids_.find(text.substr(cut));
         if (left != ids_.end() && right != ids_.end() && Mergeable(left->second) &&

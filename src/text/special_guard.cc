@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "text/utf8.h"
+#include "base/utf8.h"
 
 namespace spindle::text {
 namespace {
@@ -65,7 +65,7 @@ std::string SpecialGuard::Guard(std::string_view text, char32_t guard) const {
   out.reserve(text.size());
   for (size_t at = 0; at < text.size();) {
     const std::string_view rest = text.substr(at);
-    const size_t length = Utf8Length(rest);
+    const size_t length = NextUtf8Unit(rest).length;
     out += rest.substr(0, length);
     const auto& candidates = by_first_byte_[static_cast<uint8_t>(rest[0])];
     if (std::ranges::any_of(

@@ -8,10 +8,10 @@
 #include "absl/strings/str_cat.h"
 #include "base/hash.h"
 #include "base/status_macros.h"
+#include "base/utf8.h"
 #include "text/ffi_api.h"
 #include "text/gguf_tokenizer.h"
 #include "text/json_input.h"
-#include "text/utf8.h"
 
 namespace spindle::text {
 namespace {
@@ -138,7 +138,7 @@ class RustDecodeStream final : public DecodeStream {
   std::string Flush() override {
     const bool unfinished = !pending_.empty();
     pending_.clear();
-    return unfinished ? "\xEF\xBF\xBD" : "";
+    return std::string(unfinished ? kReplacementCharacter : "");
   }
 
  private:

@@ -10,8 +10,8 @@
 #include <string_view>
 #include <vector>
 
+#include "base/utf8.h"
 #include "text/chat_template.h"
-#include "text/utf8.h"
 
 namespace {
 
@@ -46,9 +46,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       (*chat_template)->Render({.messages_json = parts[1], .tools_json = parts[2]});
   if (rendered.ok()) {
     std::string guard;
-    spindle::text::AppendUtf8(rendered->guard, guard);
+    spindle::AppendUtf8(rendered->guard, guard);
     Require(rendered->plain.find(guard) == std::string::npos);
-    Require(spindle::text::IsUtf8(rendered->plain));
+    Require(spindle::IsUtf8(rendered->plain));
   }
   return 0;
 }

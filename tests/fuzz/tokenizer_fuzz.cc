@@ -10,8 +10,8 @@
 #include <string_view>
 #include <vector>
 
+#include "base/utf8.h"
 #include "text/tokenizer.h"
-#include "text/utf8.h"
 #include "unit/text/test_vocabulary.h"
 
 namespace {
@@ -30,7 +30,7 @@ void Exercise(const Tokenizer& tokenizer, std::string_view text, bool complete) 
   for (const bool parse_special : {true, false}) {
     const auto ids = tokenizer.Encode(text, {.add_special = false, .parse_special = parse_special});
     if (!ids.ok()) {
-      Require(!complete || !spindle::text::IsUtf8(text));
+      Require(!complete || !spindle::IsUtf8(text));
       continue;
     }
     std::string streamed;
@@ -38,7 +38,7 @@ void Exercise(const Tokenizer& tokenizer, std::string_view text, bool complete) 
     for (const TokenId id : *ids) {
       Require(parse_special || !complete || !tokenizer.IsSpecial(id));
       const auto piece = stream->Push(id);
-      Require(piece.ok() && spindle::text::IsUtf8(*piece));
+      Require(piece.ok() && spindle::IsUtf8(*piece));
       streamed += *piece;
     }
     streamed += stream->Flush();

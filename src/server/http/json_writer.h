@@ -8,17 +8,12 @@
 
 namespace spindle::server {
 
-// A quoted JSON string. Bad UTF-8 sequences become U+FFFD.
+// A quoted JSON string. Bad UTF-8 sequences become U+FFFD (base/utf8.h).
 void AppendJsonString(std::string_view text, std::string* out);
 
 // Shortest decimal that reads back equal. REQUIRES: finite.
 void AppendJsonNumber(float value, std::string* out);
 void AppendJsonNumber(int64_t value, std::string* out);
 void AppendJsonNumber(uint64_t value, std::string* out);
-
-// The text as valid UTF-8, bad sequences replaced by U+FFFD.
-[[nodiscard]] std::string SanitizeUtf8(std::string_view text);
-
-[[nodiscard]] bool IsValidUtf8(std::string_view text);
 
 }  // namespace spindle::server

@@ -6,6 +6,7 @@
 #include <map>
 #include <string_view>
 
+#include "base/utf8.h"
 #include "server/http/json_writer.h"
 
 namespace spindle::server {
@@ -49,7 +50,7 @@ void AppendEntryHead(std::string_view bytes, float logprob, std::string* out) {
 
 // A key that stays distinct for tokens that are not UTF-8 on their own.
 std::string TokenText(std::string_view bytes) {
-  if (IsValidUtf8(bytes)) {
+  if (IsUtf8(bytes)) {
     return std::string(bytes);
   }
   constexpr std::string_view kHex = "0123456789abcdef";

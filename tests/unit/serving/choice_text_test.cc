@@ -8,8 +8,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "base/utf8.h"
 #include "serving/stop_matcher.h"
-#include "serving/utf8.h"
 
 namespace spindle::serving {
 namespace {
@@ -260,29 +260,6 @@ TEST(StopMatcher, LongRepetitiveStopsCostLinearTime) {
     ASSERT_LE(matcher.held(), 1023U);
   }
   EXPECT_EQ(matcher.Feed('b'), 0U);
-}
-
-struct Utf8Row {
-  std::string bytes;
-  std::string text;
-  uint64_t code_points;
-};
-
-TEST(Utf8, BadSequencesBecomeOneReplacementPerMaximalPrefix) {
-  const std::string fffd(kReplacementCharacter);
-  for (const Utf8Row& row : {Utf8Row{"", "", 0},
-                             Utf8Row{"a\xC3\xA9", "a\xC3\xA9", 2},
-                             Utf8Row{"\x80\x80", fffd + fffd, 2},
-                             Utf8Row{"\xE2\x82", fffd, 1},
-                             Utf8Row{"\xE2\x82z", fffd + "z", 2},
-                             Utf8Row{"\xF0\x9F\x98", fffd, 1},
-                             Utf8Row{"\xED\xA0\x80", fffd + fffd + fffd, 3},
-                             Utf8Row{"\xF4\x90\x80\x80", fffd + fffd + fffd + fffd, 4},
-                             Utf8Row{"\xC0\xAF", fffd + fffd, 2},
-                             Utf8Row{"\xF4\x8F\xBF\xBF", "\xF4\x8F\xBF\xBF", 1}}) {
-    EXPECT_EQ(ToValidUtf8(row.bytes), row.text);
-    EXPECT_EQ(CountCodePoints(row.bytes), row.code_points);
-  }
 }
 
 }  // namespace

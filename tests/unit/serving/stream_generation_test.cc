@@ -8,7 +8,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "serving/utf8.h"
+#include "base/utf8.h"
 #include "unit/serving/serving_fakes.h"
 
 namespace spindle::serving {

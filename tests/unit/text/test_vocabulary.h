@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/utf8.h"
 #include "text/tokenizer.h"
-#include "text/utf8.h"
 
 namespace spindle::text {
 

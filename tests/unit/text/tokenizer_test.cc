@@ -7,9 +7,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "base/utf8.h"
 #include "text/ffi_api.h"
 #include "text/gguf_tokenizer.h"
-#include "text/utf8.h"
 #include "unit/text/test_vocabulary.h"
 
 namespace spindle::text {
