@@ -8,6 +8,7 @@
 namespace spindle::engine {
 namespace {
 
+using metrics::EngineLabels;
 using metrics::Labels;
 
 // Buckets of the compatibility families (API specification 15.2).
@@ -28,11 +29,6 @@ const std::vector<double>& StepBounds() {
   static const std::vector<double> bounds = {
       0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 20};
   return bounds;
-}
-
-Labels Engine(Labels labels = {}) {
-  labels["engine"] = "0";
-  return labels;
 }
 
 std::string_view DTypeName(DType type) {
@@ -59,29 +55,32 @@ EngineMetrics::EngineMetrics(metrics::Registry& registry,
 
 void EngineMetrics::AddRequestFamilies(metrics::Registry& registry, const Shape& shape) {
   prompt_tokens = registry.AddCounter(
-      "vllm:prompt_tokens_total", "Prompt tokens of admitted requests.", Engine());
+      "vllm:prompt_tokens_total", "Prompt tokens of admitted requests.", EngineLabels());
   generation_tokens =
-      registry.AddCounter("vllm:generation_tokens_total", "Tokens sampled.", Engine());
-  prompt_tokens_cached = registry.AddCounter(
-      "vllm:prompt_tokens_cached_total", "Prompt tokens taken from the prefix cache.", Engine());
-  prefix_queries = registry.AddCounter(
-      "vllm:prefix_cache_queries_total", "Prompt tokens looked up in the prefix cache.", Engine());
+      registry.AddCounter("vllm:generation_tokens_total", "Tokens sampled.", EngineLabels());
+  prompt_tokens_cached = registry.AddCounter("vllm:prompt_tokens_cached_total",
+                                             "Prompt tokens taken from the prefix cache.",
+                                             EngineLabels());
+  prefix_queries = registry.AddCounter("vllm:prefix_cache_queries_total",
+                                       "Prompt tokens looked up in the prefix cache.",
+                                       EngineLabels());
   prefix_hits = registry.AddCounter("vllm:prefix_cache_hits_total",
                                     "Prompt tokens found in the tier that attention reads.",
-                                    Engine());
+                                    EngineLabels());
   static_cast<void>(registry.AddCounter("vllm:external_prefix_cache_queries_total",
                                         "Prompt tokens looked up in lower tiers.",
-                                        Engine()));
-  static_cast<void>(registry.AddCounter(
-      "vllm:external_prefix_cache_hits_total", "Prompt tokens found in lower tiers.", Engine()));
+                                        EngineLabels()));
+  static_cast<void>(registry.AddCounter("vllm:external_prefix_cache_hits_total",
+                                        "Prompt tokens found in lower tiers.",
+                                        EngineLabels()));
   preemptions = registry.AddCounter("vllm:num_preemptions_total",
                                     "Sequences whose memory was taken back before their end.",
-                                    Engine());
+                                    EngineLabels());
   constexpr std::array<const char*, 4> kReasons = {"stop", "length", "abort", "error"};
   for (size_t i = 0; i < kReasons.size(); ++i) {
     success[i] = registry.AddCounter("vllm:request_success_total",
                                      "Choices that ended, by reason.",
-                                     Engine({{"finished_reason", kReasons[i]}}));
+                                     EngineLabels({{"finished_reason", kReasons[i]}}));
   }
   constexpr std::array<const char*, kNumCancelPhases> kPhases = {"queued", "prefill", "decode"};
   constexpr std::array<const char*, kNumCancelCauses> kCauses = {
@@ -98,7 +97,7 @@ void EngineMetrics::AddRequestFamilies(metrics::Registry& registry, const Shape&
                                       "Times a request paused because its reader was slow.");
 
   const auto latency = [&registry](std::string_view name, std::string_view help) {
-    return registry.AddHistogram(name, help, LatencyBounds(), Engine());
+    return registry.AddHistogram(name, help, LatencyBounds(), EngineLabels());
   };
   queue_seconds =
       latency("vllm:request_queue_time_seconds", "Time from submission to first admission.");
@@ -111,7 +110,7 @@ void EngineMetrics::AddRequestFamilies(metrics::Registry& registry, const Shape&
 
   const std::vector<double> tokens = metrics::OneTwoFive(shape.max_model_len);
   const auto counts = [&registry, &tokens](std::string_view name, std::string_view help) {
-    return registry.AddHistogram(name, help, tokens, Engine());
+    return registry.AddHistogram(name, help, tokens, EngineLabels());
   };
   request_prompt_tokens = counts("vllm:request_prompt_tokens", "Prompt tokens per request.");
   request_generation_tokens =
@@ -123,12 +122,12 @@ void EngineMetrics::AddRequestFamilies(metrics::Registry& registry, const Shape&
   prefill_computed_tokens = counts("vllm:request_prefill_kv_computed_tokens",
                                    "Prompt tokens per request not taken from the cache.");
   params_n = registry.AddHistogram(
-      "vllm:request_params_n", "Choices per request.", {1, 2, 5, 10, 20}, Engine());
+      "vllm:request_params_n", "Choices per request.", {1, 2, 5, 10, 20}, EngineLabels());
 }
 
 void EngineMetrics::AddStepFamilies(metrics::Registry& registry) {
   iteration_tokens = registry.AddHistogram(
-      "vllm:iteration_tokens_total", "Rows computed per step.", IterationBounds(), Engine());
+      "vllm:iteration_tokens_total", "Rows computed per step.", IterationBounds(), EngineLabels());
   const auto phase = [&registry](const char* name) {
     return registry.AddHistogram("spindle_engine_step_seconds",
                                  "Duration of the parts of a step: plan, forward, sample.",
@@ -142,18 +141,20 @@ void EngineMetrics::AddStepFamilies(metrics::Registry& registry) {
       "spindle_batch_sequences", "Sequences per step.", {1, 2, 4, 8, 16, 32, 64, 128, 256, 512});
   batch_tokens = registry.AddHistogram("spindle_batch_tokens", "Rows per step.", IterationBounds());
 
-  running_ =
-      registry.AddGauge("vllm:num_requests_running", "Sequences in prefill or decode.", Engine());
+  running_ = registry.AddGauge(
+      "vllm:num_requests_running", "Sequences in prefill or decode.", EngineLabels());
   waiting_ = registry.AddGauge(
-      "vllm:num_requests_waiting", "Queued requests and preempted sequences.", Engine());
+      "vllm:num_requests_waiting", "Queued requests and preempted sequences.", EngineLabels());
   constexpr std::string_view kByReason = "vllm:num_requests_waiting_by_reason";
   constexpr std::string_view kByReasonHelp =
       "Waiting requests by reason: for memory or a slot, or deferred on purpose.";
-  waiting_capacity_ = registry.AddGauge(kByReason, kByReasonHelp, Engine({{"reason", "capacity"}}));
-  waiting_deferred_ = registry.AddGauge(kByReason, kByReasonHelp, Engine({{"reason", "deferred"}}));
+  waiting_capacity_ =
+      registry.AddGauge(kByReason, kByReasonHelp, EngineLabels({{"reason", "capacity"}}));
+  waiting_deferred_ =
+      registry.AddGauge(kByReason, kByReasonHelp, EngineLabels({{"reason", "deferred"}}));
   kv_usage_ = registry.AddGauge("vllm:kv_cache_usage_perc",
                                 "Share of the KV memory held by running sequences, 0 to 1.",
-                                Engine());
+                                EngineLabels());
   router_running_ =
       registry.AddGauge("spindle_running_requests", "Sequences in prefill or decode.");
   router_queue_ =
@@ -174,11 +175,11 @@ void EngineMetrics::AddCacheInfo(metrics::Registry& registry,
   registry
       .AddGauge("vllm:cache_config_info",
                 "Shape of the KV cache; always 1.",
-                Engine({{"block_size", std::to_string(kStripeTokens)},
-                        {"num_gpu_blocks", std::to_string(num_pages)},
-                        {"num_cpu_blocks", "0"},
-                        {"cache_dtype", std::string(DTypeName(geometry.type))},
-                        {"enable_prefix_caching", shape.prefix_cache ? "True" : "False"}}))
+                EngineLabels({{"block_size", std::to_string(kStripeTokens)},
+                              {"num_gpu_blocks", std::to_string(num_pages)},
+                              {"num_cpu_blocks", "0"},
+                              {"cache_dtype", std::string(DTypeName(geometry.type))},
+                              {"enable_prefix_caching", shape.prefix_cache ? "True" : "False"}}))
       .Set(1);
   registry
       .AddGauge("spindle_cache_info",
@@ -190,7 +191,8 @@ void EngineMetrics::AddCacheInfo(metrics::Registry& registry,
       .AddGauge(
           "vllm:lora_requests_info",
           "Time of the last change of the adapters, in Unix seconds; there are none.",
-          Engine({{"max_lora", "0"}, {"running_lora_adapters", ""}, {"waiting_lora_adapters", ""}}))
+          EngineLabels(
+              {{"max_lora", "0"}, {"running_lora_adapters", ""}, {"waiting_lora_adapters", ""}}))
       .Set(std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch())
                .count());
   registry.AddGauge("spindle_kv_page_tokens", "Tokens of a page.").Set(geometry.page_tokens());

@@ -4,7 +4,6 @@
 #include <iterator>
 
 #include <fmt/format.h>
-#include <prometheus/text_serializer.h>
 
 namespace spindle::metrics {
 namespace {
@@ -15,14 +14,14 @@ using prometheus::MetricType;
 
 constexpr std::string_view kTotal = "_total";
 
-std::string Escape(const std::string& text) {
+std::string Escape(std::string_view text, bool quotes) {
   std::string escaped;
   for (const char c : text) {
     if (c == '\n') {
       escaped += "\\n";
       continue;
     }
-    if (c == '\\' || c == '"') {
+    if (c == '\\' || (c == '"' && quotes)) {
       escaped += '\\';
     }
     escaped += c;
@@ -30,6 +29,7 @@ std::string Escape(const std::string& text) {
   return escaped;
 }
 
+// The shortest decimal that reads back as `value`.
 std::string Number(double value) {
   if (std::isinf(value)) {
     return value > 0 ? "+Inf" : "-Inf";
@@ -49,7 +49,7 @@ void AppendSample(const std::string& name,
                    "{}{}=\"{}\"",
                    labels.empty() ? "" : ",",
                    label.name,
-                   Escape(label.value));
+                   Escape(label.value, /*quotes=*/true));
   }
   if (!extra_label.empty()) {
     labels += (labels.empty() ? "" : ",") + extra_label;
@@ -73,36 +73,48 @@ void AppendHistogram(const std::string& name, const ClientMetric& metric, std::s
   AppendSample(name + "_sum", metric, "", metric.histogram.sample_sum, out);
 }
 
+// A family's text. `family_name` is what HELP and TYPE call it; samples of a counter always end in
+// _total.
+void AppendFamily(const MetricFamily& family,
+                  const std::string& family_name,
+                  bool escape_help_quotes,
+                  std::string* out) {
+  const bool counter = family.type == MetricType::Counter;
+  const bool histogram = family.type == MetricType::Histogram;
+  fmt::format_to(std::back_inserter(*out),
+                 "# HELP {} {}\n# TYPE {} {}\n",
+                 family_name,
+                 Escape(family.help, escape_help_quotes),
+                 family_name,
+                 counter ? "counter" : (histogram ? "histogram" : "gauge"));
+  for (const ClientMetric& metric : family.metric) {
+    if (histogram) {
+      AppendHistogram(family.name, metric, out);
+    } else {
+      AppendSample(
+          family.name, metric, "", counter ? metric.counter.value : metric.gauge.value, out);
+    }
+  }
+}
+
 }  // namespace
 
 std::string PrometheusText(const std::vector<MetricFamily>& families) {
-  return prometheus::TextSerializer().Serialize(families);
+  std::string out;
+  for (const MetricFamily& family : families) {
+    AppendFamily(family, family.name, /*escape_help_quotes=*/false, &out);
+  }
+  return out;
 }
 
 std::string OpenMetricsText(const std::vector<MetricFamily>& families) {
   std::string out;
   for (const MetricFamily& family : families) {
     std::string name = family.name;
-    const bool counter = family.type == MetricType::Counter;
-    if (counter && name.ends_with(kTotal)) {
+    if (family.type == MetricType::Counter && name.ends_with(kTotal)) {
       name.resize(name.size() - kTotal.size());
     }
-    const bool histogram = family.type == MetricType::Histogram;
-    fmt::format_to(std::back_inserter(out),
-                   "# HELP {} {}\n# TYPE {} {}\n",
-                   name,
-                   Escape(family.help),
-                   name,
-                   counter ? "counter" : (histogram ? "histogram" : "gauge"));
-    for (const ClientMetric& metric : family.metric) {
-      if (histogram) {
-        AppendHistogram(name, metric, &out);
-      } else if (counter) {
-        AppendSample(name + std::string(kTotal), metric, "", metric.counter.value, &out);
-      } else {
-        AppendSample(name, metric, "", metric.gauge.value, &out);
-      }
-    }
+    AppendFamily(family, name, /*escape_help_quotes=*/true, &out);
   }
   return out + "# EOF\n";
 }

@@ -11,6 +11,11 @@
 
 namespace spindle::metrics {
 
+Labels EngineLabels(Labels labels) {
+  labels["engine"] = "0";
+  return labels;
+}
+
 void Counter::Add(double value) const {
   if (counter_ != nullptr) {
     counter_->Increment(value);

@@ -22,6 +22,9 @@ namespace spindle::metrics {
 
 using Labels = std::map<std::string, std::string>;
 
+// Labels of a vLLM-compatible family: `labels` and the number of the engine, of which there is one.
+[[nodiscard]] Labels EngineLabels(Labels labels = {});
+
 class Counter {
  public:
   Counter() = default;  // counts nothing

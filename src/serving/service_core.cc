@@ -282,7 +282,6 @@ Result<std::unique_ptr<Generation>> ServiceCore::Start(const PreparedRequest& re
     }
     streams.push_back(std::get<std::shared_ptr<engine::OutputStream>>(std::move(result)));
   }
-  metrics_.Accepted(request.sampling.max_tokens, request.sampling.num_choices);
   auto generation =
       std::make_unique<StreamGeneration>(request,
                                          caller.request_id,

@@ -16,8 +16,6 @@ constexpr const char* kReasons[] = {
     "rate_limit_exceeded",
     "internal_error",
 };
-// The longest context is not known before a model is loaded, and the family must exist then.
-constexpr double kLargestTokenCount = 1e6;
 
 // Bucket bounds that vLLM's dashboards expect (API specification 15.2).
 const std::vector<double>& FirstTokenBounds() {
@@ -62,22 +60,21 @@ ServingMetrics::ServingMetrics(metrics::Registry& registry)
     : time_to_first_token_(registry.AddHistogram(
           "vllm:time_to_first_token_seconds",
           "From the last body byte received to the first token handed to the transport.",
-          FirstTokenBounds())),
+          FirstTokenBounds(),
+          metrics::EngineLabels())),
       inter_token_latency_(registry.AddHistogram("vllm:inter_token_latency_seconds",
                                                  "Gap between two tokens of a choice.",
-                                                 TokenGapBounds())),
+                                                 TokenGapBounds(),
+                                                 metrics::EngineLabels())),
       time_per_output_token_(
           registry.AddHistogram("vllm:request_time_per_output_token_seconds",
                                 "Mean gap between the tokens of a finished choice.",
-                                TokenGapBounds())),
+                                TokenGapBounds(),
+                                metrics::EngineLabels())),
       e2e_latency_(registry.AddHistogram("vllm:e2e_request_latency_seconds",
                                          "From the last body byte received to the end.",
-                                         RequestBounds())),
-      max_tokens_(registry.AddHistogram("vllm:request_params_max_tokens",
-                                        "Token limit of admitted requests.",
-                                        metrics::OneTwoFive(kLargestTokenCount))),
-      n_(registry.AddHistogram(
-          "vllm:request_params_n", "Choices asked for by admitted requests.", {1, 2, 5, 10, 20})),
+                                         RequestBounds(),
+                                         metrics::EngineLabels())),
       ignored_fields_(registry.AddCounter("spindle_ignored_fields_total",
                                           "Unknown request fields that were ignored.")) {
   for (const char* reason : kReasons) {
@@ -85,11 +82,6 @@ ServingMetrics::ServingMetrics(metrics::Registry& registry)
                                             "Requests refused before generation.",
                                             {{"reason", reason}});
   }
-}
-
-void ServingMetrics::Accepted(uint32_t max_tokens, uint32_t n) const {
-  max_tokens_.Observe(max_tokens);
-  n_.Observe(n);
 }
 
 void ServingMetrics::Rejected(const ApiError& error) const {

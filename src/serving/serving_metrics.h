@@ -15,7 +15,6 @@ class ServingMetrics {
  public:
   explicit ServingMetrics(metrics::Registry& registry);
 
-  void Accepted(uint32_t max_tokens, uint32_t n) const;
   // Counted under its code when that is one of capacity and state, else under "invalid_request".
   void Rejected(const ApiError& error) const;
   void IgnoredFields(size_t count) const;
@@ -30,8 +29,6 @@ class ServingMetrics {
   metrics::Histogram inter_token_latency_;
   metrics::Histogram time_per_output_token_;
   metrics::Histogram e2e_latency_;
-  metrics::Histogram max_tokens_;
-  metrics::Histogram n_;
   std::map<std::string, metrics::Counter> rejected_;  // by reason; fixed after construction
   metrics::Counter ignored_fields_;
 };

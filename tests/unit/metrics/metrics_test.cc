@@ -40,6 +40,39 @@ TEST(RegistryTest, OpenMetricsDropsTotalFromTheFamilyAndEnds) {
   EXPECT_THAT(registry.Expose(false), Not(HasSubstr("# EOF")));
 }
 
+// Both texts, whole: 0.1, a third and a large count in the shortest form that reads back.
+TEST(RegistryTest, TextsAreExact) {
+  Registry registry(Labels{{"m", "a\\b\"c\nd"}});
+  registry.AddCounter("c_total", "Say \"x\\y\".").Add(12345678);
+  registry.AddGauge("g", "h", EngineLabels({{"k", "v"}})).Set(1.0 / 3.0);
+  const Histogram histogram = registry.AddHistogram("h_seconds", "h", {0.1, 0.7, 2560});
+  histogram.Observe(0.5);
+  histogram.Observe(0.1);
+  const std::string labels = R"(m="a\\b\"c\nd")";
+  const std::string samples = "# HELP g h\n# TYPE g gauge\ng{" + labels +
+                              ",engine=\"0\",k=\"v\"} 0.3333333333333333\n"
+                              "# HELP h_seconds h\n# TYPE h_seconds histogram\n"
+                              "h_seconds_bucket{" +
+                              labels +
+                              ",le=\"0.1\"} 1\n"
+                              "h_seconds_bucket{" +
+                              labels +
+                              ",le=\"0.7\"} 2\n"
+                              "h_seconds_bucket{" +
+                              labels +
+                              ",le=\"2560\"} 2\n"
+                              "h_seconds_bucket{" +
+                              labels +
+                              ",le=\"+Inf\"} 2\n"
+                              "h_seconds_count{" +
+                              labels + "} 2\nh_seconds_sum{" + labels + "} 0.6\n";
+  const std::string counter = "c_total{" + labels + "} 12345678\n";
+  EXPECT_EQ(registry.Expose(false),
+            "# HELP c_total Say \"x\\\\y\".\n# TYPE c_total counter\n" + counter + samples);
+  EXPECT_EQ(registry.Expose(true),
+            "# HELP c Say \\\"x\\\\y\\\".\n# TYPE c counter\n" + counter + samples + "# EOF\n");
+}
+
 TEST(RegistryTest, ScrapeRefreshesGauges) {
   Registry registry(Labels{});
   const Gauge gauge = registry.AddGauge("g", "h");

@@ -452,12 +452,12 @@ TEST_F(StreamGenerationTest, LatencyFamiliesMove) {
   PollAll();
   const std::string text = Exposed();
   const auto has = [&text](const char* line) { EXPECT_THAT(text, testing::HasSubstr(line)); };
-  has("vllm:time_to_first_token_seconds_count 1");
-  has("vllm:time_to_first_token_seconds_bucket{le=\"0.04\"} 1");
-  has("vllm:inter_token_latency_seconds_count 2");
-  has("vllm:inter_token_latency_seconds_bucket{le=\"0.025\"} 1");
-  has("vllm:request_time_per_output_token_seconds_bucket{le=\"0.05\"} 1");
-  has("vllm:e2e_request_latency_seconds_bucket{le=\"1.5\"} 1");
+  has("vllm:time_to_first_token_seconds_count{engine=\"0\"} 1");
+  has("vllm:time_to_first_token_seconds_bucket{engine=\"0\",le=\"0.04\"} 1");
+  has("vllm:inter_token_latency_seconds_count{engine=\"0\"} 2");
+  has("vllm:inter_token_latency_seconds_bucket{engine=\"0\",le=\"0.025\"} 1");
+  has("vllm:request_time_per_output_token_seconds_bucket{engine=\"0\",le=\"0.05\"} 1");
+  has("vllm:e2e_request_latency_seconds_bucket{engine=\"0\",le=\"1.5\"} 1");
 }
 
 // Deltas concatenate to what the tokenizer makes of all tokens.
