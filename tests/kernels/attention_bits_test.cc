@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <memory>
 #include <string>
 #include <tuple>
 
@@ -141,6 +142,80 @@ TEST_P(AttentionBitsTest, AnySplitMergesToTheSameBits) {
     ExpectSame(plain, RunAttention(*table_, c, 1, [this](const auto& args, AttentionPlan* plan) {
                  CutAtRandom(rng_, args, plan);
                }));
+  }
+}
+
+// Five KV heads of one sequence side by side, as a KV store keeps them: a unit takes them together.
+TEST_P(AttentionBitsTest, HeadsTakenTogetherEqualEachAlone) {
+  constexpr uint32_t kHeads = 5;
+  constexpr uint32_t kDim = 64;
+  constexpr uint32_t kGroup = 3;
+  constexpr uint32_t kLength = 1200;  // two spans
+  const size_t row_bytes = size_t{kDim} * Describe(kv_type_).block_bytes;
+  const size_t head_bytes = size_t{2} * kTileTokens * row_bytes;
+  std::vector<uint8_t> kv(size_t{(kLength + kTileTokens - 1) / kTileTokens} * kHeads * head_bytes);
+  for (size_t i = 0; i < kv.size(); i += 2) {  // numbers of moderate size in either type
+    kv[i] = static_cast<uint8_t>(rng_());
+    kv[i + 1] = static_cast<uint8_t>(0x3E | (rng_() & 0x81U));
+  }
+  std::vector<KvRun> runs;
+  for (uint32_t begin = 0; begin < kLength; begin += kTileTokens) {
+    const uint8_t* const k = kv.data() + begin / kTileTokens * kHeads * head_bytes;
+    const uint32_t count = std::min(kLength - begin, kTileTokens);
+    runs.push_back({.k = k,
+                    .v = k + head_bytes / 2,
+                    .live = UINT64_MAX,
+                    .row_stride = kDim,
+                    .tile = begin / kTileTokens,
+                    .count = static_cast<uint16_t>(count),
+                    .first_lane = 0,
+                    .last_of_tile = 1});
+  }
+  std::normal_distribution<float> normal;
+  std::vector<float> q(size_t{kHeads} * kGroup * kDim);
+  std::generate(q.begin(), q.end(), [&] { return normal(rng_); });
+  const auto attend = [&](uint32_t first, uint32_t count, uint32_t most_heads) {
+    std::vector<float> out(size_t{count} * kGroup * kDim, kNan);
+    std::vector<AttentionItem> items;
+    for (uint32_t h = 0; h < count; ++h) {
+      items.push_back({.q = q.data() + size_t{first + h} * kGroup * kDim,
+                       .out = out.data() + size_t{h} * kGroup * kDim,
+                       .lse = nullptr,
+                       .runs = runs.data(),
+                       .num_runs = static_cast<uint32_t>(runs.size()),
+                       .num_rows = 1,
+                       .first_position = kLength - 1,
+                       .window = 0,
+                       .kv_offset = (first + h) * head_bytes});
+    }
+    const AttentionArgs args{.items = items.data(),
+                             .num_items = count,
+                             .q_stride = q.size(),
+                             .out_stride = out.size(),
+                             .head_dim = kDim,
+                             .group = kGroup,
+                             .scale = 0.125F,
+                             .softcap = 0,
+                             .kv_type = kv_type_};
+    std::vector<AttentionUnit> units(64);
+    std::vector<float> partials(size_t{64} * kGroup * (kDim + 2));
+    AttentionPlan plan{units.data(), 64, 0, partials.data(), 64, 0};
+    EXPECT_EQ(table_->plan_attention(args, 1, &plan), kOk);
+    EXPECT_EQ(plan.units[0].num_heads, most_heads);
+    std::vector<uint8_t> scratch(kScratchBytes + 64);
+    void* aligned = scratch.data();
+    size_t space = scratch.size();
+    Exec exec{std::align(64, kScratchBytes, aligned, space), kScratchBytes, 0, nullptr};
+    EXPECT_EQ(table_->attention(args, plan, {0, plan.num_units}, &exec), kOk);
+    return out;
+  };
+  const std::vector<float> together = attend(0, kHeads, kHeads);
+  for (uint32_t h = 0; h < kHeads; ++h) {
+    const std::vector<float> alone = attend(h, 1, 1);
+    for (size_t i = 0; i < alone.size(); ++i) {
+      ASSERT_EQ(alone[i], together[h * alone.size() + i]) << "head " << h;
+      ASSERT_TRUE(std::isfinite(alone[i]));
+    }
   }
 }
 
