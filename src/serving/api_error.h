@@ -24,6 +24,9 @@ struct ApiError {
   std::optional<bool> should_retry;  // x-should-retry header
 };
 
+// Nothing when all is well.
+using MaybeError = std::optional<ApiError>;
+
 // 400 invalid_request_error with the given code.
 [[nodiscard]] ApiError InvalidRequest(std::string code, std::string param, std::string message);
 

@@ -6,13 +6,16 @@
 // as extra).
 #pragma once
 
+#include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "base/clock.h"
 #include "engine/engine.h"
 #include "metrics/metrics.h"
@@ -79,20 +82,42 @@ struct PreparedRequest {
   std::string request_id;                   // the body's request_id field; the header's wins
 };
 
+class ServingMetrics;
+struct PromptTools;
+struct RequestFields;
+struct ServedModel;
+
+// Compiles a template that a request brought.
+using TemplateCompiler = std::function<absl::StatusOr<std::unique_ptr<text::ChatTemplate>>(
+    std::string_view source, const text::Tokenizer&)>;
+
 class CompletionService {
  public:
   CompletionService(const ServingOptions& options, metrics::Registry& registry, const Clock& clock);
+  // The same over another template compiler, for tests.
+  CompletionService(const ServingOptions& options,
+                    metrics::Registry& registry,
+                    const Clock& clock,
+                    TemplateCompiler compile);
   ~CompletionService();
   CompletionService(const CompletionService&) = delete;
   CompletionService& operator=(const CompletionService&) = delete;
 
   // --- model life cycle
   // -------------------------------------------------------------------------------------
-  void SetLoadProgress(double fraction);
+  void SetLoadProgress(double fraction) { load_progress_ = fraction; }
+
+  // REQUIRES: called once.
   void SetModel(LoadedModel model);
+  // The same over an engine behind the seam, for tests.
+  void SetServedModel(ServedModel model);
+
   enum class State : uint8_t { kLoading, kReady, kDraining };
-  [[nodiscard]] State state() const;
-  [[nodiscard]] double load_progress() const;
+
+  [[nodiscard]] State state() const { return state_; }
+
+  [[nodiscard]] double load_progress() const { return load_progress_; }
+
   // 503 model_loading or shutting_down, or nothing when ready (check 5 of the order of checks).
   [[nodiscard]] std::optional<ApiError> Unavailable() const;
   // Null before SetModel.
@@ -134,12 +159,43 @@ class CompletionService {
 
   // Null before SetModel.
   [[nodiscard]] const text::Tokenizer* tokenizer() const;
-  [[nodiscard]] const ServingOptions& options() const;
   [[nodiscard]] std::string SystemFingerprint() const;
 
+  [[nodiscard]] const ServingOptions& options() const { return options_; }
+
  private:
-  class Impl;
-  std::unique_ptr<Impl> impl_;
+  // Checks 6 to 9 on a body. REQUIRES: the model is there.
+  [[nodiscard]] MaybeError ReadFields(Endpoint endpoint,
+                                      std::string_view body,
+                                      const Caller& caller,
+                                      RequestFields* fields) const;
+  [[nodiscard]] MaybeError PrepareInto(Endpoint endpoint,
+                                       std::string_view body,
+                                       const Caller& caller,
+                                       RequestFields* fields) const;
+  [[nodiscard]] MaybeError ValidateInto(PreparedRequest* request) const;
+  // Decodes the prompts that will be echoed.
+  [[nodiscard]] MaybeError FillEcho(PreparedRequest* request) const;
+  [[nodiscard]] PromptTools Tools() const;
+  [[nodiscard]] engine::EngineRequest ToEngineRequest(const PreparedRequest& request,
+                                                      const Caller& caller,
+                                                      size_t prompt) const;
+  // `error`, counted.
+  [[nodiscard]] ApiError Reject(ApiError error) const;
+
+  const ServingOptions options_;
+  const Clock& clock_;
+  const TemplateCompiler compile_;
+  const std::unique_ptr<const ServingMetrics> metrics_;
+  const TimePoint created_;
+
+  std::unique_ptr<ServedModel> model_;  // for others once published_
+  std::string fingerprint_;
+  bool template_knows_developer_ = false;
+  std::atomic<const ServedModel*> published_{nullptr};
+  std::atomic<State> state_{State::kLoading};
+  std::atomic<double> load_progress_{0.0};
+  std::atomic<TimePoint::rep> shutdown_deadline_{0};  // steady clock ticks; 0 = not known
 };
 
 }  // namespace spindle::serving

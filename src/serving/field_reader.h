@@ -18,8 +18,6 @@
 
 namespace spindle::serving {
 
-using MaybeError = std::optional<ApiError>;
-
 struct IntegerRange {
   int64_t min = std::numeric_limits<int64_t>::min();
   int64_t max = std::numeric_limits<int64_t>::max();

@@ -4,7 +4,8 @@
 #include <string>
 #include <string_view>
 
-#include "serving/service_core.h"
+#include "serving/served_model.h"
+#include "serving/serving_options.h"
 
 namespace spindle::serving {
 

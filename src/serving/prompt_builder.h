@@ -2,22 +2,16 @@
 // 3.6). Thread-safety: pure functions; tokenizer and template are thread-safe.
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "absl/status/statusor.h"
 #include "serving/request_fields.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
 
 namespace spindle::serving {
-
-// Compiles a template that a request brought; a seam, so that the core links no template engine.
-using TemplateCompiler = std::function<absl::StatusOr<std::unique_ptr<text::ChatTemplate>>(
-    std::string_view source, const text::Tokenizer&)>;
 
 struct PromptTools {
   const text::Tokenizer& tokenizer;

@@ -1,6 +1,7 @@
 #include "serving/request_parser.h"
 
 #include <algorithm>
+#include <array>
 
 #include <fmt/format.h>
 
@@ -14,144 +15,118 @@ MaybeError AlreadyRead(JsonValue /*value*/, const FieldContext& /*context*/) {
   return std::nullopt;
 }
 
-constexpr FieldRule kChatRules[] = {
-    // 3.1
-    {"model", AlreadyRead},
-    {"messages", ReadMessages, MessagesMissing},
-    {"max_completion_tokens", ReadMaxCompletionTokens},
-    {"max_tokens", ReadMaxTokens},
-    {"temperature", ReadTemperature},
-    {"top_p", ReadTopP},
-    {"n", ReadN},
-    {"stop", ReadStop},
-    {"seed", ReadSeed},
-    {"presence_penalty", ReadPresencePenalty},
-    {"frequency_penalty", ReadFrequencyPenalty},
-    {"logit_bias", ReadLogitBias},
-    {"logprobs", ReadChatLogprobs},
-    {"top_logprobs", ReadTopLogprobs},
-    {"response_format", ReadResponseFormat},
-    {"tools", ReadTools},
-    {"tool_choice", ReadToolChoice},
-    {"parallel_tool_calls", ReadParallelToolCalls},
-    {"stream", ReadStream},
-    {"stream_options", ReadStreamOptions},
-    {"reasoning_effort", ReadReasoningEffort},
-    {"verbosity", ReadVerbosity},
-    {"prediction", ReadPrediction},
-    {"metadata", ReadMetadata},
-    {"user", ReadUser},
-    {"safety_identifier", ReadSafetyIdentifier},
-    {"service_tier", ReadServiceTier},
-    {"store", ReadStore},
-    {"prompt_cache_key", ReadPromptCacheKey},
-    {"prompt_cache_retention", AcceptAnything},
-    {"prompt_cache_options", AcceptAnything},
-    {"moderation", AcceptAnything},
-    {"modalities", ReadModalities},
-    {"audio", RefuseAudio},
-    {"web_search_options", RefuseWebSearch},
-    {"functions", RefuseFunctions},
-    {"function_call", RefuseFunctionCall},
-    // 3.3
-    {"top_k", ReadTopK},
-    {"min_p", ReadMinP},
-    {"repetition_penalty", ReadRepetitionPenalty},
-    {"repeat_penalty", ReadRepeatPenalty},
-    {"typical_p", ReadTypicalP},
-    {"min_tokens", ReadMinTokens},
-    {"stop_token_ids", ReadStopTokenIds},
-    {"ignore_eos", ReadIgnoreEos},
-    {"include_stop_str_in_output", ReadIncludeStop},
-    {"skip_special_tokens", ReadSkipSpecialTokens},
-    {"bad_words", ReadBadWords},
-    {"allowed_token_ids", ReadAllowedTokenIds},
-    {"truncate_prompt_tokens", ReadTruncatePromptTokens},
-    {"add_generation_prompt", ReadAddGenerationPrompt},
-    {"continue_final_message", ReadContinueFinalMessage},
-    {"chat_template_kwargs", ReadChatTemplateKwargs},
-    {"chat_template", ReadChatTemplate},
-    {"return_token_ids", ReadReturnTokenIds},
-    {"cache_salt", ReadCacheSalt},
-    {"cache_prompt", ReadCachePrompt},
-    {"priority", ReadPriority},
-    {"request_id", ReadRequestId},
-    {"structured_outputs", RefuseStructuredOutputs},
-    {"grammar", RefuseGrammar},
-    {"json_schema", RefuseJsonSchema},
-    {"adapter", RefuseAdapter},
-    // 9.1
-    {"spindle", ReadSpindle},
+struct Row {
+  FieldRule rule;
+  std::optional<Endpoint> only = {};  // unset: of both endpoints
 };
 
-constexpr FieldRule kCompletionRules[] = {
-    // 5, in the place that 3.1 gives the field
-    {"model", AlreadyRead},
-    {"prompt", ReadPrompt, PromptMissing},
-    {"max_completion_tokens", ReadMaxCompletionTokens},
-    {"max_tokens", ReadMaxTokens},
-    {"temperature", ReadTemperature},
-    {"top_p", ReadTopP},
-    {"n", ReadN},
-    {"stop", ReadStop},
-    {"seed", ReadSeed},
-    {"presence_penalty", ReadPresencePenalty},
-    {"frequency_penalty", ReadFrequencyPenalty},
-    {"logit_bias", ReadLogitBias},
-    {"logprobs", ReadCompletionLogprobs},
-    {"top_logprobs", RefuseChatTopLogprobs},
-    {"response_format", ReadResponseFormat},
-    {"tools", RefuseChatTools},
-    {"tool_choice", RefuseChatToolChoice},
-    {"stream", ReadStream},
-    {"stream_options", ReadStreamOptions},
-    {"echo", ReadEcho},
-    {"suffix", ReadSuffix},
-    {"best_of", ReadBestOf},
-    {"add_special_tokens", ReadAddSpecialTokens},
-    {"metadata", ReadMetadata},
-    {"user", ReadUser},
-    {"safety_identifier", ReadSafetyIdentifier},
-    {"service_tier", ReadServiceTier},
-    {"store", ReadStore},
-    {"prompt_cache_key", ReadPromptCacheKey},
-    {"prompt_cache_retention", AcceptAnything},
-    {"prompt_cache_options", AcceptAnything},
-    {"moderation", AcceptAnything},
-    {"audio", RefuseAudio},
-    {"web_search_options", RefuseWebSearch},
-    {"functions", RefuseFunctions},
-    {"function_call", RefuseFunctionCall},
+constexpr Endpoint kChat = Endpoint::kChat;
+constexpr Endpoint kCompletions = Endpoint::kCompletions;
+
+constexpr Row kRows[] = {
+    // 3.1, and 5 in the place that 3.1 gives the field
+    {{"model", AlreadyRead}},
+    {{"messages", ReadMessages, MessagesMissing}, kChat},
+    {{"prompt", ReadPrompt, PromptMissing}, kCompletions},
+    {{"max_completion_tokens", ReadMaxCompletionTokens}},
+    {{"max_tokens", ReadMaxTokens}},
+    {{"temperature", ReadTemperature}},
+    {{"top_p", ReadTopP}},
+    {{"n", ReadN}},
+    {{"stop", ReadStop}},
+    {{"seed", ReadSeed}},
+    {{"presence_penalty", ReadPresencePenalty}},
+    {{"frequency_penalty", ReadFrequencyPenalty}},
+    {{"logit_bias", ReadLogitBias}},
+    {{"logprobs", ReadChatLogprobs}, kChat},
+    {{"logprobs", ReadCompletionLogprobs}, kCompletions},
+    {{"top_logprobs", ReadTopLogprobs}, kChat},
+    {{"top_logprobs", RefuseChatTopLogprobs}, kCompletions},
+    {{"response_format", ReadResponseFormat}},
+    {{"tools", ReadTools}, kChat},
+    {{"tools", RefuseChatTools}, kCompletions},
+    {{"tool_choice", ReadToolChoice}, kChat},
+    {{"tool_choice", RefuseChatToolChoice}, kCompletions},
+    {{"parallel_tool_calls", ReadParallelToolCalls}, kChat},
+    {{"stream", ReadStream}},
+    {{"stream_options", ReadStreamOptions}},
+    {{"reasoning_effort", ReadReasoningEffort}, kChat},
+    {{"verbosity", ReadVerbosity}, kChat},
+    {{"prediction", ReadPrediction}, kChat},
+    {{"echo", ReadEcho}, kCompletions},
+    {{"suffix", ReadSuffix}, kCompletions},
+    {{"best_of", ReadBestOf}, kCompletions},
+    {{"add_special_tokens", ReadAddSpecialTokens}, kCompletions},
+    {{"metadata", ReadMetadata}},
+    {{"user", ReadUser}},
+    {{"safety_identifier", ReadSafetyIdentifier}},
+    {{"service_tier", ReadServiceTier}},
+    {{"store", ReadStore}},
+    {{"prompt_cache_key", ReadPromptCacheKey}},
+    {{"prompt_cache_retention", AcceptAnything}},
+    {{"prompt_cache_options", AcceptAnything}},
+    {{"moderation", AcceptAnything}},
+    {{"modalities", ReadModalities}, kChat},
+    {{"audio", RefuseAudio}},
+    {{"web_search_options", RefuseWebSearch}},
+    {{"functions", RefuseFunctions}},
+    {{"function_call", RefuseFunctionCall}},
     // 3.3
-    {"top_k", ReadTopK},
-    {"min_p", ReadMinP},
-    {"repetition_penalty", ReadRepetitionPenalty},
-    {"repeat_penalty", ReadRepeatPenalty},
-    {"typical_p", ReadTypicalP},
-    {"min_tokens", ReadMinTokens},
-    {"stop_token_ids", ReadStopTokenIds},
-    {"ignore_eos", ReadIgnoreEos},
-    {"include_stop_str_in_output", ReadIncludeStop},
-    {"skip_special_tokens", ReadSkipSpecialTokens},
-    {"bad_words", ReadBadWords},
-    {"allowed_token_ids", ReadAllowedTokenIds},
-    {"truncate_prompt_tokens", ReadTruncatePromptTokens},
-    {"return_token_ids", ReadReturnTokenIds},
-    {"cache_salt", ReadCacheSalt},
-    {"cache_prompt", ReadCachePrompt},
-    {"priority", ReadPriority},
-    {"request_id", ReadRequestId},
-    {"structured_outputs", RefuseStructuredOutputs},
-    {"grammar", RefuseGrammar},
-    {"json_schema", RefuseJsonSchema},
-    {"adapter", RefuseAdapter},
+    {{"top_k", ReadTopK}},
+    {{"min_p", ReadMinP}},
+    {{"repetition_penalty", ReadRepetitionPenalty}},
+    {{"repeat_penalty", ReadRepeatPenalty}},
+    {{"typical_p", ReadTypicalP}},
+    {{"min_tokens", ReadMinTokens}},
+    {{"stop_token_ids", ReadStopTokenIds}},
+    {{"ignore_eos", ReadIgnoreEos}},
+    {{"include_stop_str_in_output", ReadIncludeStop}},
+    {{"skip_special_tokens", ReadSkipSpecialTokens}},
+    {{"bad_words", ReadBadWords}},
+    {{"allowed_token_ids", ReadAllowedTokenIds}},
+    {{"truncate_prompt_tokens", ReadTruncatePromptTokens}},
+    {{"add_generation_prompt", ReadAddGenerationPrompt}, kChat},
+    {{"continue_final_message", ReadContinueFinalMessage}, kChat},
+    {{"chat_template_kwargs", ReadChatTemplateKwargs}, kChat},
+    {{"chat_template", ReadChatTemplate}, kChat},
+    {{"return_token_ids", ReadReturnTokenIds}},
+    {{"cache_salt", ReadCacheSalt}},
+    {{"cache_prompt", ReadCachePrompt}},
+    {{"priority", ReadPriority}},
+    {{"request_id", ReadRequestId}},
+    {{"structured_outputs", RefuseStructuredOutputs}},
+    {{"grammar", RefuseGrammar}},
+    {{"json_schema", RefuseJsonSchema}},
+    {{"adapter", RefuseAdapter}},
     // 9.1
-    {"spindle", ReadSpindle},
+    {{"spindle", ReadSpindle}},
 };
+
+template <Endpoint kEndpoint>
+constexpr auto SelectRules() {
+  constexpr auto kBelongs = [](const Row& row) {
+    return row.only.value_or(kEndpoint) == kEndpoint;
+  };
+  constexpr auto kNumRules =
+      static_cast<size_t>(std::count_if(std::begin(kRows), std::end(kRows), kBelongs));
+  std::array<FieldRule, kNumRules> rules{};
+  size_t count = 0;
+  for (const Row& row : kRows) {
+    if (kBelongs(row)) {
+      rules[count++] = row.rule;
+    }
+  }
+  return rules;
+}
+
+constexpr auto kChatRules = SelectRules<kChat>();
+constexpr auto kCompletionRules = SelectRules<kCompletions>();
 
 std::span<const FieldRule> RulesOf(Endpoint endpoint) {
-  return endpoint == Endpoint::kChat ? std::span<const FieldRule>(kChatRules)
-                                     : std::span<const FieldRule>(kCompletionRules);
+  if (endpoint == kChat) {
+    return kChatRules;
+  }
+  return kCompletionRules;
 }
 
 // A name that is safe in a response header.

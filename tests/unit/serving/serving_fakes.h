@@ -15,8 +15,9 @@
 
 #include <nlohmann/json.hpp>
 
+#include "serving/completion_service.h"
 #include "serving/engine_backend.h"
-#include "serving/service_core.h"
+#include "serving/served_model.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
 
@@ -327,7 +328,7 @@ struct FakeService {
   explicit FakeService(ServingOptions service_options = {}, bool with_template = true)
       : options(WithName(std::move(service_options))),
         registry(metrics::Labels{{"model_name", "smol"}}),
-        core(options, registry, clock, [](std::string_view source, const text::Tokenizer&) {
+        api(options, registry, clock, [](std::string_view source, const text::Tokenizer&) {
           if (source == "BAD") {
             return absl::StatusOr<std::unique_ptr<text::ChatTemplate>>(
                 absl::InvalidArgumentError("syntax error in line 1"));
@@ -346,7 +347,7 @@ struct FakeService {
       model.chat_template = std::move(fake_template);
     }
     model.kernel_name = "portable";
-    core.SetModel(std::move(model));
+    api.SetServedModel(std::move(model));
   }
 
   static ServingOptions WithName(ServingOptions options) {
@@ -357,7 +358,7 @@ struct FakeService {
   }
 
   [[nodiscard]] Result<PreparedRequest> Prepare(Endpoint endpoint, std::string_view body) const {
-    return core.Prepare(endpoint, body, caller);
+    return api.Prepare(endpoint, body, caller);
   }
 
   [[nodiscard]] std::string registry_text() const { return registry.Expose(true); }
@@ -371,9 +372,9 @@ struct FakeService {
                 .min_priority = 0,
                 .received = TimePoint(),
                 .deadline = {}};
-  FakeEngine* engine = nullptr;           // owned by core
-  FakeTemplate* chat_template = nullptr;  // owned by core; null without a template
-  ServiceCore core;
+  FakeEngine* engine = nullptr;           // owned by api
+  FakeTemplate* chat_template = nullptr;  // owned by api; null without a template
+  CompletionService api;
 };
 
 }  // namespace spindle::serving

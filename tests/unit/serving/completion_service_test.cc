@@ -1,6 +1,6 @@
 // The service as its transports use it: prepared requests, context arithmetic, starting, refusals,
 // tools, listings, life cycle, metrics.
-#include "serving/service_core.h"
+#include "serving/completion_service.h"
 
 #include <algorithm>
 #include <cmath>
@@ -35,7 +35,7 @@ std::string PromptBody(size_t num_tokens, std::string_view more = "") {
   return R"({"prompt":")" + std::string(num_tokens - 1, 'x') + '"' + std::string(more) + "}";
 }
 
-TEST(ServiceCore, PrepareFillsDefaultsInOrderOfPreference) {
+TEST(CompletionServiceTest, PrepareFillsDefaultsInOrderOfPreference) {
   FakeService plain;
   PreparedRequest request = MustPrepare(plain, Endpoint::kChat, kHello);
   EXPECT_EQ(request.model, "smol");
@@ -65,7 +65,7 @@ TEST(ServiceCore, PrepareFillsDefaultsInOrderOfPreference) {
   EXPECT_EQ(request.sampling.top_k, -1);
 }
 
-TEST(ServiceCore, EveryHonouredFieldArrives) {
+TEST(CompletionServiceTest, EveryHonouredFieldArrives) {
   FakeService service;
   service.caller.min_priority = -100;
   const PreparedRequest r = MustPrepare(service, Endpoint::kCompletions, R"({
@@ -107,7 +107,7 @@ TEST(ServiceCore, EveryHonouredFieldArrives) {
   EXPECT_TRUE(r.ignored_fields.empty());
 }
 
-TEST(ServiceCore, CompletionPromptForms) {
+TEST(CompletionServiceTest, CompletionPromptForms) {
   const FakeService service;
   const auto prompts = [&service](const char* body) {
     return MustPrepare(service, Endpoint::kCompletions, body).prompts;
@@ -131,7 +131,7 @@ struct ContextRow {
   int64_t max_tokens;  // of the prepared request, or -1: refused
 };
 
-TEST(ServiceCore, ContextArithmetic) {
+TEST(CompletionServiceTest, ContextArithmetic) {
   const FakeService service;  // a context of 256 tokens
   for (const ContextRow& row :
        {ContextRow{100, "", 16},
@@ -159,7 +159,7 @@ TEST(ServiceCore, ContextArithmetic) {
   }
 }
 
-TEST(ServiceCore, ContextErrorsCarryTheirNumbers) {
+TEST(CompletionServiceTest, ContextErrorsCarryTheirNumbers) {
   const FakeService service;
   const ApiError completion =
       service.Prepare(Endpoint::kCompletions, PromptBody(100, R"(,"max_tokens":200)")).error();
@@ -177,7 +177,7 @@ TEST(ServiceCore, ContextErrorsCarryTheirNumbers) {
   EXPECT_EQ(one_of_two.extras[0].second, 257);
 }
 
-TEST(ServiceCore, LongPromptsHaveNoPromptLogprobs) {
+TEST(CompletionServiceTest, LongPromptsHaveNoPromptLogprobs) {
   ServingOptions options;
   options.max_prompt_logprobs = 10;
   const FakeService service(options);
@@ -191,7 +191,7 @@ TEST(ServiceCore, LongPromptsHaveNoPromptLogprobs) {
   EXPECT_TRUE(service.Prepare(Endpoint::kCompletions, PromptBody(11, R"(,"echo":true)")).ok());
 }
 
-TEST(ServiceCore, SeedsAreResolvedOnceAndDifferWithoutOne) {
+TEST(CompletionServiceTest, SeedsAreResolvedOnceAndDifferWithoutOne) {
   const FakeService service;
   const auto seed = [&service](const char* body) {
     return MustPrepare(service, Endpoint::kCompletions, body).sampling.seed;
@@ -200,7 +200,7 @@ TEST(ServiceCore, SeedsAreResolvedOnceAndDifferWithoutOne) {
   EXPECT_NE(seed(R"({"prompt":"x"})"), seed(R"({"prompt":"x"})"));
 }
 
-TEST(ServiceCore, StartSubmitsOneEngineRequestPerPrompt) {
+TEST(CompletionServiceTest, StartSubmitsOneEngineRequestPerPrompt) {
   FakeService service;
   service.caller.key_name = "ci";
   service.caller.deadline = service.clock.Now() + std::chrono::seconds(5);
@@ -209,7 +209,7 @@ TEST(ServiceCore, StartSubmitsOneEngineRequestPerPrompt) {
                   Endpoint::kCompletions,
                   R"({"prompt":[[97],[98,99]],"n":2,"stop":"x","priority":3,"cache_prompt":false,
           "spindle":{"progress":true}})");
-  const auto started = service.core.Start(request, service.caller);
+  const auto started = service.api.Start(request, service.caller);
   ASSERT_TRUE(started.ok());
   ASSERT_EQ(service.engine->requests.size(), 2U);
   const engine::EngineRequest& first = service.engine->requests[0];
@@ -228,32 +228,32 @@ TEST(ServiceCore, StartSubmitsOneEngineRequestPerPrompt) {
   EXPECT_EQ(started.value()->usage().prompt_tokens, 3U);
 }
 
-TEST(ServiceCore, ADefaultLimitIsCutToEachPromptsRest) {
+TEST(CompletionServiceTest, ADefaultLimitIsCutToEachPromptsRest) {
   FakeService service;
   const PreparedRequest request = MustPrepare(
       service, Endpoint::kCompletions, R"({"prompt":["a",")" + std::string(250, 'x') + R"("]})");
-  ASSERT_TRUE(service.core.Start(request, service.caller).ok());
+  ASSERT_TRUE(service.api.Start(request, service.caller).ok());
   EXPECT_EQ(service.engine->requests[0].sampling.max_tokens, 16U);
   EXPECT_EQ(service.engine->requests[1].sampling.max_tokens, 5U);
 }
 
-TEST(ServiceCore, BestOfAsksTheEngineForMoreChoicesAndTheirLogprobs) {
+TEST(CompletionServiceTest, BestOfAsksTheEngineForMoreChoicesAndTheirLogprobs) {
   FakeService service;
   const PreparedRequest request =
       MustPrepare(service, Endpoint::kCompletions, R"({"prompt":"x","n":2,"best_of":5})");
-  ASSERT_TRUE(service.core.Start(request, service.caller).ok());
+  ASSERT_TRUE(service.api.Start(request, service.caller).ok());
   EXPECT_EQ(service.engine->requests[0].sampling.num_choices, 5U);
   EXPECT_EQ(service.engine->requests[0].sampling.logprobs, 0U);
 }
 
-TEST(ServiceCore, RootKeysSeparateTenantsAndSalts) {
+TEST(CompletionServiceTest, RootKeysSeparateTenantsAndSalts) {
   FakeService service;
   std::vector<Digest> roots;
   const auto root = [&service](const char* tenant, const char* fields) {
     service.caller.tenant = tenant;
     const PreparedRequest request = MustPrepare(
         service, Endpoint::kCompletions, R"({"prompt":"x")" + std::string(fields) + "}");
-    EXPECT_TRUE(service.core.Start(request, service.caller).ok());
+    EXPECT_TRUE(service.api.Start(request, service.caller).ok());
     return service.engine->requests.back().prefix_root;
   };
   const Digest plain = root("", "");
@@ -276,7 +276,7 @@ struct RefusalRow {
   const char* type;
 };
 
-TEST(ServiceCore, EngineRefusalsBecomeApiErrors) {
+TEST(CompletionServiceTest, EngineRefusalsBecomeApiErrors) {
   using enum SubmitRefusal::Kind;
   FakeService service;
   const PreparedRequest request = MustPrepare(service, Endpoint::kChat, kHello);
@@ -294,7 +294,7 @@ TEST(ServiceCore, EngineRefusalsBecomeApiErrors) {
         RefusalRow{{.kind = kShuttingDown}, 503, "shutting_down", "overloaded_error"},
         RefusalRow{{.kind = kDeadlinePassed}, 504, "generation_timeout", "timeout_error"}}) {
     service.engine->refusal = row.refusal;
-    const auto result = service.core.Start(request, service.caller);
+    const auto result = service.api.Start(request, service.caller);
     ASSERT_FALSE(result.ok());
     EXPECT_EQ(result.error().http_status, row.status);
     EXPECT_EQ(result.error().code, row.code);
@@ -310,38 +310,38 @@ TEST(ServiceCore, EngineRefusalsBecomeApiErrors) {
   }
 }
 
-TEST(ServiceCore, ARefusedPromptCancelsTheOnesBeforeIt) {
+TEST(CompletionServiceTest, ARefusedPromptCancelsTheOnesBeforeIt) {
   FakeService service;
   service.engine->refusal = SubmitRefusal{.kind = SubmitRefusal::Kind::kQueueFull};
   service.engine->accepted_before_refusal = 1;
   const PreparedRequest request =
       MustPrepare(service, Endpoint::kCompletions, R"({"prompt":["a","b"]})");
-  EXPECT_FALSE(service.core.Start(request, service.caller).ok());
+  EXPECT_FALSE(service.api.Start(request, service.caller).ok());
   ASSERT_EQ(service.engine->streams.size(), 1U);
   EXPECT_TRUE(service.engine->streams[0]->cancelled().has_value());
 }
 
-TEST(ServiceCore, QueuedRequestsReportTheirPosition) {
+TEST(CompletionServiceTest, QueuedRequestsReportTheirPosition) {
   FakeService service;
   service.engine->waiting = 3;
   const PreparedRequest request =
       MustPrepare(service, Endpoint::kCompletions, R"({"prompt":"x","spindle":{"progress":true}})");
-  auto started = service.core.Start(request, service.caller);
+  auto started = service.api.Start(request, service.caller);
   ASSERT_TRUE(started.ok());
   std::vector<GenerationEvent> events;
   ASSERT_EQ(started.value()->Poll(10, &events), 1U);
   EXPECT_EQ(std::get<ProgressEvent>(events[0]).queue_position, 3U);
 }
 
-TEST(ServiceCore, TypedRequestsAreCheckedLikeJson) {
+TEST(CompletionServiceTest, TypedRequestsAreCheckedLikeJson) {
   const FakeService service;
   const auto code_and_param = [&service](auto change) {
     PreparedRequest request;
     request.endpoint = Endpoint::kCompletions;
     request.prompts = {{kBos, 'x'}};
-    request.sampling = service.core.DefaultSampling();
+    request.sampling = service.api.DefaultSampling();
     change(request);
-    const Result<PreparedRequest> result = service.core.Validate(std::move(request));
+    const Result<PreparedRequest> result = service.api.Validate(std::move(request));
     return result.ok() ? std::pair<std::string, std::string>("", result.value().model)
                        : std::pair(result.error().code, result.error().param.value_or(""));
   };
@@ -377,13 +377,13 @@ TEST(ServiceCore, TypedRequestsAreCheckedLikeJson) {
             P("invalid_value", "min_tokens"));
 }
 
-TEST(ServiceCore, ListsModels) {
+TEST(CompletionServiceTest, ListsModels) {
   ServingOptions options;
   options.served_names = {"smol", "org/smol"};
   options.model_path = "/models/smol.gguf";
   options.max_num_seqs = 4;
   const FakeService service(options);
-  const json list = json::parse(service.core.ListModels().value());
+  const json list = json::parse(service.api.ListModels().value());
   EXPECT_EQ(list["object"], "list");
   ASSERT_EQ(list["data"].size(), 2U);
   const json entry = list["data"][1];
@@ -397,14 +397,14 @@ TEST(ServiceCore, ListsModels) {
   EXPECT_EQ(entry["spindle"]["sparse"]["algorithms"][0]["name"], "dense");
   EXPECT_EQ(entry["spindle"]["kv"]["tiers"][0]["capacity_bytes"], 10000);
   EXPECT_EQ(entry["spindle"]["limits"]["max_num_seqs"], 4);
-  EXPECT_EQ(json::parse(service.core.GetModel("org/smol").value()), entry);
-  EXPECT_EQ(service.core.GetModel("nope").error().http_status, 404);
+  EXPECT_EQ(json::parse(service.api.GetModel("org/smol").value()), entry);
+  EXPECT_EQ(service.api.GetModel("nope").error().http_status, 404);
 }
 
-TEST(ServiceCore, TokenizesInBothForms) {
+TEST(CompletionServiceTest, TokenizesInBothForms) {
   const FakeService service;
   const auto tokenize = [&service](const char* body) {
-    const Result<std::string> result = service.core.Tokenize(body);
+    const Result<std::string> result = service.api.Tokenize(body);
     EXPECT_TRUE(result.ok()) << body;
     return result.ok() ? json::parse(result.value()) : json();
   };
@@ -424,86 +424,86 @@ TEST(ServiceCore, TokenizesInBothForms) {
   const PreparedRequest chat = MustPrepare(service, Endpoint::kChat, kHello);
   EXPECT_EQ(tokenize(kHello)["count"], chat.prompts[0].size());
   EXPECT_EQ(tokenize(kHello)["tokens"].get<std::vector<TokenId>>(), chat.prompts[0]);
-  EXPECT_EQ(service.core.Tokenize("{}").error().code, "missing_required_parameter");
-  EXPECT_EQ(service.core.Tokenize(R"({"model":"x","prompt":"a"})").error().http_status, 404);
-  EXPECT_EQ(service.core.Tokenize(R"({"prompt":5})").error().param, "prompt");
-  EXPECT_EQ(service.core.Tokenize(R"({"messages":[]})").error().param, "messages");
+  EXPECT_EQ(service.api.Tokenize("{}").error().code, "missing_required_parameter");
+  EXPECT_EQ(service.api.Tokenize(R"({"model":"x","prompt":"a"})").error().http_status, 404);
+  EXPECT_EQ(service.api.Tokenize(R"({"prompt":5})").error().param, "prompt");
+  EXPECT_EQ(service.api.Tokenize(R"({"messages":[]})").error().param, "messages");
 }
 
-TEST(ServiceCore, DetokenizeIsTheInverse) {
+TEST(CompletionServiceTest, DetokenizeIsTheInverse) {
   const FakeService service;
   for (const std::string& text : {std::string("hello world"),
                                   std::string("\xF0\x9F\x98\x80\xE2\x82\xAC \n\t\"\\"),
                                   std::string("\xE4\xBD\xA0\xE5\xA5\xBD")}) {
     const json body = {{"prompt", text}, {"add_special_tokens", false}};
-    const json tokens = json::parse(service.core.Tokenize(body.dump()).value())["tokens"];
-    const json back = json::parse(service.core.Detokenize(json{{"tokens", tokens}}.dump()).value());
+    const json tokens = json::parse(service.api.Tokenize(body.dump()).value())["tokens"];
+    const json back = json::parse(service.api.Detokenize(json{{"tokens", tokens}}.dump()).value());
     EXPECT_EQ(back["prompt"], text);
     EXPECT_EQ(back["content"], text);
   }
-  EXPECT_EQ(service.core.Detokenize(R"({"tokens":[99999]})").error().param, "tokens[0]");
-  EXPECT_EQ(service.core.Detokenize("{}").error().code, "missing_required_parameter");
+  EXPECT_EQ(service.api.Detokenize(R"({"tokens":[99999]})").error().param, "tokens[0]");
+  EXPECT_EQ(service.api.Detokenize("{}").error().code, "missing_required_parameter");
 }
 
-TEST(ServiceCore, RendersTemplates) {
+TEST(CompletionServiceTest, RendersTemplates) {
   const FakeService service;
-  const json plain = json::parse(service.core.ApplyTemplate(kHello, false).value());
+  const json plain = json::parse(service.api.ApplyTemplate(kHello, false).value());
   EXPECT_EQ(plain["prompt"], "<|im_start|>user\nhello<|im_end|>\n<|im_start|>assistant\n");
   EXPECT_FALSE(plain.contains("token_ids"));
-  const json rendered = json::parse(service.core.ApplyTemplate(kHello, true).value());
+  const json rendered = json::parse(service.api.ApplyTemplate(kHello, true).value());
   const PreparedRequest chat = MustPrepare(service, Endpoint::kChat, kHello);
   EXPECT_EQ(rendered["token_ids"].get<std::vector<TokenId>>(), chat.prompts[0]);
-  const json count = json::parse(service.core.CountInputTokens(kHello).value());
+  const json count = json::parse(service.api.CountInputTokens(kHello).value());
   EXPECT_EQ(count["object"], "response.input_tokens");
   EXPECT_EQ(count["input_tokens"], chat.prompts[0].size());
-  EXPECT_EQ(service.core.ApplyTemplate(R"({"messages":[]})", false).error().code, "invalid_value");
+  EXPECT_EQ(service.api.ApplyTemplate(R"({"messages":[]})", false).error().code, "invalid_value");
 }
 
-TEST(ServiceCore, AnswersWhileLoadingAndDraining) {
+TEST(CompletionServiceTest, AnswersWhileLoadingAndDraining) {
   VirtualClock clock;
   metrics::Registry registry(metrics::Labels{});
   ServingOptions options;
   options.served_names = {"smol"};
-  ServiceCore core(options, registry, clock, {});
-  core.SetLoadProgress(0.25);
+  CompletionService empty(options, registry, clock, {});
+  empty.SetLoadProgress(0.25);
   clock.Advance(std::chrono::seconds(10));
-  const Result<PreparedRequest> loading = core.Prepare(Endpoint::kChat, "not json", Caller{});
+  const Result<PreparedRequest> loading = empty.Prepare(Endpoint::kChat, "not json", Caller{});
   ASSERT_FALSE(loading.ok());
   EXPECT_EQ(loading.error().code, "model_loading");
   EXPECT_EQ(loading.error().http_status, 503);
   EXPECT_EQ(loading.error().progress, 0.25);
   EXPECT_EQ(loading.error().retry_after, std::chrono::seconds(30)) << "three quarters are left";
   EXPECT_EQ(loading.error().should_retry, true);
-  EXPECT_EQ(core.ListModels().error().code, "model_loading");
-  EXPECT_EQ(core.Tokenize("{}").error().code, "model_loading");
-  EXPECT_EQ(core.SystemFingerprint(), "");
+  EXPECT_EQ(empty.ListModels().error().code, "model_loading");
+  EXPECT_EQ(empty.Tokenize("{}").error().code, "model_loading");
+  EXPECT_EQ(empty.SystemFingerprint(), "");
 
   FakeService service;
   const PreparedRequest request = MustPrepare(service, Endpoint::kChat, kHello);
-  service.core.BeginDrain();
+  service.api.BeginDrain();
   EXPECT_TRUE(service.engine->draining);
-  EXPECT_EQ(service.core.state(), CompletionService::State::kDraining);
+  EXPECT_EQ(service.api.state(), CompletionService::State::kDraining);
   EXPECT_EQ(service.Prepare(Endpoint::kChat, kHello).error().code, "shutting_down");
-  EXPECT_EQ(service.core.Start(request, service.caller).error().code, "shutting_down");
-  EXPECT_TRUE(service.core.ListModels().ok()) << "only inference is refused";
+  EXPECT_EQ(service.api.Start(request, service.caller).error().code, "shutting_down");
+  EXPECT_TRUE(service.api.ListModels().ok()) << "only inference is refused";
   const TimePoint deadline = service.clock.Now() + std::chrono::seconds(20);
-  service.core.Shutdown(deadline);
+  service.api.Shutdown(deadline);
   EXPECT_EQ(service.engine->shutdown_deadline, deadline);
-  EXPECT_EQ(service.core.Unavailable()->retry_after, std::chrono::seconds(20));
+  EXPECT_EQ(service.api.Unavailable()->retry_after, std::chrono::seconds(20));
 }
 
-TEST(ServiceCore, TheFingerprintFollowsTheDefaults) {
+TEST(CompletionServiceTest, TheFingerprintFollowsTheDefaults) {
   const FakeService plain;
   const FakeService same;
   ServingOptions options;
   options.temperature = 0.5F;
   const FakeService tuned(options);
-  EXPECT_THAT(plain.core.SystemFingerprint(), testing::MatchesRegex("fp_[0-9a-f]{12}"));
-  EXPECT_EQ(plain.core.SystemFingerprint(), same.core.SystemFingerprint());
-  EXPECT_NE(plain.core.SystemFingerprint(), tuned.core.SystemFingerprint());
+  EXPECT_THAT(plain.api.SystemFingerprint(), testing::MatchesRegex("fp_[0-9a-f]{12}"));
+  EXPECT_EQ(plain.api.SystemFingerprint(), same.api.SystemFingerprint());
+  EXPECT_NE(plain.api.SystemFingerprint(), tuned.api.SystemFingerprint());
 }
 
-TEST(ServiceCore, MetricFamiliesExistFromTheStartAndMove) {
+TEST(CompletionServiceTest, MetricFamiliesExistFromTheStartAndMove) {
   FakeService service;
   std::string text = service.registry_text();
   for (const char* family : {"vllm:time_to_first_token_seconds",
@@ -518,14 +518,14 @@ TEST(ServiceCore, MetricFamiliesExistFromTheStartAndMove) {
 
   const PreparedRequest request =
       MustPrepare(service, Endpoint::kCompletions, R"({"prompt":"x","n":2,"max_tokens":20})");
-  ASSERT_TRUE(service.core.Start(request, service.caller).ok());
+  ASSERT_TRUE(service.api.Start(request, service.caller).ok());
   EXPECT_FALSE(service.Prepare(Endpoint::kChat, "{}").ok());
   EXPECT_FALSE(service.Prepare(Endpoint::kCompletions, PromptBody(300)).ok());
   service.engine->refusal = SubmitRefusal{.kind = SubmitRefusal::Kind::kQueueFull};
-  EXPECT_FALSE(service.core.Start(request, service.caller).ok());
+  EXPECT_FALSE(service.api.Start(request, service.caller).ok());
   ApiError limited;
   limited.code = "rate_limit_exceeded";
-  service.core.RecordRejection(limited);
+  service.api.RecordRejection(limited);
   text = service.registry_text();
   // The engine's: a second registration would count each request twice.
   EXPECT_THAT(text, Not(HasSubstr("vllm:request_params")));
