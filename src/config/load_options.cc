@@ -143,10 +143,13 @@ void AddLoadOptions(OptionTable& table, LoadOptions& options) {
       "isa", "auto|baseline|avx2|avx512|amx", &options.isa, "instruction set of the kernels");
 }
 
+uint32_t ResolveMaxQueueSize(const LoadOptions& options) {
+  return options.max_queue_size.value_or(std::max<uint32_t>(16, 4 * options.engine.max_num_seqs));
+}
+
 engine::EngineOptions ResolveEngineOptions(const LoadOptions& options, uint32_t max_model_len) {
   engine::EngineOptions engine = options.engine;
-  engine.max_queue_size =
-      options.max_queue_size.value_or(std::max<uint32_t>(16, 4 * engine.max_num_seqs));
+  engine.max_queue_size = ResolveMaxQueueSize(options);
   engine.max_queue_tokens = options.max_queue_tokens.value_or(8 * max_model_len);
   engine.prefix_cache = options.kv.prefix_cache;
   return engine;

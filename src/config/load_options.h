@@ -35,6 +35,9 @@ struct LoadOptions {
 // borrowed.
 void AddLoadOptions(OptionTable& table, LoadOptions& options);
 
+// --max-queue-size or its default.
+[[nodiscard]] uint32_t ResolveMaxQueueSize(const LoadOptions& options);
+
 // Engine options with what depends on other options or on the model filled in.
 [[nodiscard]] engine::EngineOptions ResolveEngineOptions(const LoadOptions& options,
                                                          uint32_t max_model_len);

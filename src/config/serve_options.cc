@@ -189,6 +189,9 @@ absl::Status FinishServeOptions(ServeOptions* options) {
         "--served-model-name must be given distinct, non-empty names");
   }
   options->serving.model_path = options->load.model_path;
+  options->serving.max_num_seqs = options->load.engine.max_num_seqs;
+  options->serving.max_queue_size = ResolveMaxQueueSize(options->load);
+  options->serving.max_body_bytes = options->http.max_body_bytes;
   // llama-server's way to ask for a Unix socket.
   if (options->http.host.ends_with(".sock")) {
     options->http.uds = options->http.host;

@@ -29,8 +29,8 @@ struct ServeOptions {
 // Adds all flags with llama.cpp's and vLLM's spellings. Fields are borrowed.
 void AddServeOptions(OptionTable& table, ServeOptions& options);
 
-// Fills what follows from other options (served name from the model's file name, shared TLS files
-// and timeouts). ERRORS: kInvalidArgument naming the option.
+// Fills what follows from other options (served name from the model's file name, limits in the
+// model listing, shared TLS files and timeouts). ERRORS: kInvalidArgument naming the option.
 absl::Status FinishServeOptions(ServeOptions* options);
 
 }  // namespace spindle::config

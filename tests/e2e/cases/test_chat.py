@@ -185,6 +185,8 @@ class ChatTest(unittest.TestCase):
                     "architecture", "quantization"):
             self.assertIn(key, entry["meta"])
         self.assertEqual(json.dumps(entry["spindle"]["capabilities"]["tools"]), '"none"')
+        limits = entry["spindle"]["limits"]
+        self.assertEqual((limits["max_num_seqs"], limits["max_queue_size"], limits["max_body_size"]), (4, 2, 32 << 20))
 
 
 if __name__ == "__main__":

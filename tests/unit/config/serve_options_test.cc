@@ -63,6 +63,20 @@ TEST(ServeOptionsTest, QueueBoundsFollowTheBatch) {
       16U);
 }
 
+TEST(ServeOptionsTest, TheListingShowsTheLimitsInForce) {
+  const auto defaults = ParseServe({"m.gguf"});
+  EXPECT_EQ(defaults->serving.max_num_seqs, defaults->load.engine.max_num_seqs);
+  EXPECT_EQ(defaults->serving.max_queue_size,
+            ResolveEngineOptions(defaults->load, 64).max_queue_size);
+  EXPECT_EQ(defaults->serving.max_body_bytes, defaults->http.max_body_bytes);
+  EXPECT_GT(defaults->serving.max_body_bytes, 0U);
+  const auto changed = ParseServe(
+      {"m.gguf", "--max-num-seqs", "5", "--max-queue-size", "7", "--max-body-size", "65536"});
+  EXPECT_EQ(changed->serving.max_num_seqs, 5U);
+  EXPECT_EQ(changed->serving.max_queue_size, 7U);
+  EXPECT_EQ(changed->serving.max_body_bytes, 65536U);
+}
+
 TEST(ServeOptionsTest, ExactModeKeepsKvInFp32) {
   EXPECT_EQ(ResolveKvType(ParseServe({"m.gguf"})->load), DType::kBF16);
   EXPECT_EQ(ResolveKvType(ParseServe({"m.gguf", "--dtype", "f32"})->load), DType::kF32);
