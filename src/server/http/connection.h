@@ -33,6 +33,7 @@ namespace spindle::server {
 // The request under way.
 struct Exchange {
   RequestIds::Lease id;
+  bool header_names_id = false;  // else the body may
   Route route;
   ApiKeys::Grant grant;
   ApiKeys::Slot slot;

@@ -68,6 +68,7 @@ void Connection::OnHead() {
   BeginExchange();
   Exchange& exchange = *exchange_;
   const std::string* wanted = head.Find("x-request-id");
+  exchange.header_names_id = wanted != nullptr && IsValidRequestId(*wanted);
   exchange.id = context_.ids.Acquire(wanted == nullptr ? std::nullopt
                                                        : std::optional<std::string_view>(*wanted));
   exchange.route = context_.router.Resolve(head.method, head.target);
@@ -219,6 +220,10 @@ void Connection::StartGeneration() {
   }
   serving::PreparedRequest request = std::move(prepared).value();
   exchange.record.model = request.model;
+  if (!request.request_id.empty() && !exchange.header_names_id) {
+    exchange.id = context_.ids.Acquire(request.request_id);
+    caller.request_id = exchange.id.id();
+  }
   auto admitted = context_.keys.Admit(exchange.grant);
   if (const auto* refusal = std::get_if<LimitRefusal>(&admitted)) {
     const serving::ApiError error = LimitError(*refusal);

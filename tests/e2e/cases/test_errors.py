@@ -124,6 +124,12 @@ class ErrorTest(unittest.TestCase):
     def test_request_ids(self):
         self.assertEqual(self.server.post(CHAT, BODY, headers={"x-request-id": "my-id.1"}).headers["x-request-id"], "my-id.1")
         self.assertNotEqual(self.server.post(CHAT, BODY, headers={"x-request-id": "bad id"}).headers["x-request-id"], "bad id")
+        named = self.server.post(CHAT, {**BODY, "request_id": "my-id.2"})
+        self.assertEqual(named.headers["x-request-id"], "my-id.2")
+        self.assertEqual(named.json["id"], "chatcmpl-my-id.2")
+        both = self.server.post(CHAT, {**BODY, "request_id": "my-id.2"}, headers={"x-request-id": "my-id.3"})
+        self.assertEqual(both.headers["x-request-id"], "my-id.3")
+        self.refused(400, "invalid_value", request_id="bad id")
 
 
 class RejectUnknownTest(unittest.TestCase):

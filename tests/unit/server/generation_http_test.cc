@@ -335,6 +335,31 @@ TEST(GenerationHttp, ActiveIdsAreUniqueUntilTheGenerationIsReallyOver) {
             "same");
 }
 
+TEST(GenerationHttp, TheBodyMayNameTheRequest) {
+  TestServer server;
+  const std::string body = R"({"auto":"x","request_id":"from-body"})";
+  RawResponse response = server.Ask(Chat(body));
+  EXPECT_EQ(response.Header("x-request-id"), "from-body");
+  EXPECT_EQ(Json::parse(response.body)["id"], "chatcmpl-from-body");
+  response = server.Ask(Chat(body, "x-request-id: from-header\r\n"));
+  EXPECT_EQ(response.Header("x-request-id"), "from-header");
+  EXPECT_EQ(Json::parse(response.body)["id"], "chatcmpl-from-header");
+  response = server.Ask(Chat(body, "x-request-id: not usable\r\n"));
+  EXPECT_EQ(response.Header("x-request-id"), "from-body");
+
+  RawClient first(server.port());
+  first.Send(Chat(R"({"stream":true,"request_id":"same"})"));
+  const auto script = server.backend().NextScript();
+  EXPECT_EQ(script->id(), "same") << "the engine, and so cancelling, knows it by this name";
+  response = server.Ask(Chat(R"({"auto":"x","request_id":"same"})"));
+  EXPECT_EQ(response.Header("x-request-id").substr(0, 5), "same-");
+  script->Text("x");
+  script->Finish();
+  script->End();
+  EXPECT_EQ(first.Read().Header("x-request-id"), "same");
+  EXPECT_EQ(server.ids().num_active(), 0U);
+}
+
 TEST(GenerationHttp, KeyLimitsAnswer429) {
   TestServerConfig config;
   config.keys.keys = {"k1"};

@@ -200,6 +200,7 @@ serving::Result<serving::PreparedRequest> ScriptedBackend::Prepare(
     request.sampling.logprobs = json["logprobs"].get<uint32_t>();
   }
   request.ignored_fields = json.value("ignored", std::vector<std::string>());
+  request.request_id = json.value("request_id", "");
   if (json.contains("auto")) {
     request.prompt_texts = {json["auto"].get<std::string>()};
   }
