@@ -19,9 +19,12 @@ namespace spindle::kernels {
 
 // Arithmetic class chosen at load for the whole model.
 enum class ComputeMode : uint8_t {
-  kDefault,  // quantised weights: int8 dot products; F16/BF16/F32 weights: bf16 operands, fp32 sums
+  kDefault,  // int8 or bf16 operands, as the table says (KernelTable::row_format)
   kExact,    // weights dequantised to fp32, fp32 operands and sums
 };
+
+// Rows that kBf16Columns keeps together.
+inline constexpr uint32_t kColumnGroupRows = 16;
 
 // How the rows of x must be prepared for a packed matrix (PrepareRows). Bytes between the last
 // element and the row's end at a multiple of 64 are zero.
@@ -31,10 +34,16 @@ enum class RowFormat : uint8_t {
   kInt8,  // int8[k], then float scale[k/32], then float sum[k/32] (scale × Σ codes of the block):
           // symmetric, code = round(x/scale), scale = max|x|/127 per 32 elements; a block below
           // 2^-100 counts as zero, one that is not finite has scale NaN
+  // Rows of kBf16 in groups of 16 (the last one may be smaller), pairs of elements interleaved:
+  // pair i of row j of a group of n rows is 4-byte element i · n + j, counted from the place of the
+  // group's first row. A product takes the rows of one PrepareRows call from its first on.
+  kBf16Columns,
 };
 
 // Outputs per panel: the unit of work and of packing.
 inline constexpr uint32_t kPanelOutputs = 16;
+
+inline constexpr size_t kNumRowFormats = 4;
 
 // A weight matrix in this ISA's layout. The bytes are owned by the caller (model weights arena),
 // 64-byte aligned.
@@ -81,7 +90,7 @@ struct GemmGroup {
 // Bytes of one prepared row, rounded up to 64. REQUIRES: k a multiple of 32 for kInt8.
 [[nodiscard]] static inline size_t PreparedRowBytes(RowFormat format, size_t k) {
   size_t bytes = 4 * k;
-  if (format == RowFormat::kBf16) {
+  if (format == RowFormat::kBf16 || format == RowFormat::kBf16Columns) {
     bytes = 2 * k;
   } else if (format == RowFormat::kInt8) {
     bytes = k + 8 * (k / 32);

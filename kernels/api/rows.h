@@ -1,6 +1,8 @@
 // Row-wise kernels of a transformer layer: normalisation, activation, conversion to the operand
 // format of a product, embedding look-up. Work unit = one row; rows are independent, so any split
-// gives the same bits. Thread-safety: pure functions over the caller's memory.
+// gives the same bits. Only kBf16Columns ties rows together: there a range starts at a multiple of
+// kColumnGroupRows and ends at one or at num_rows (else kInvalidArgument). Thread-safety: pure
+// functions over the caller's memory.
 #pragma once
 
 #include <cstddef>

@@ -4,6 +4,23 @@
 
 namespace spindle::kernels::SPINDLE_KERNEL_ISA {
 
+namespace {
+
+int Product(const GemmArgs& args, PanelRange panels, Exec* exec) {
+#if defined(__AMX_BF16__)
+  if (args.weights->row_format == RowFormat::kBf16Columns) {
+    return GemmColumns(args, panels, exec);
+  }
+#else
+  if (args.weights->row_format == RowFormat::kInt8) {
+    return GemmInt8(args, panels, exec);
+  }
+#endif
+  return GemmFloat(args, panels, exec);
+}
+
+}  // namespace
+
 int Gemm(const GemmGroup& group, WorkRange units, Exec* exec) {
   uint32_t first = 0;
   for (uint32_t i = 0; i < group.num_parts; ++i) {
@@ -16,8 +33,7 @@ int Gemm(const GemmGroup& group, WorkRange units, Exec* exec) {
     if (panels.begin >= panels.end || args.num_rows == 0) {
       continue;
     }
-    const int code = args.weights->row_format == RowFormat::kInt8 ? GemmInt8(args, panels, exec)
-                                                                  : GemmFloat(args, panels, exec);
+    const int code = Product(args, panels, exec);
     if (code != kOk) {
       return code;
     }

@@ -1,9 +1,6 @@
 // Products with fp32 weights (exact mode) and bf16 weights. One sum per (row, output), inputs
 // ascending; only the number of rows and panels worked on together varies.
 #include "kernels/cpu/gemm_parts.h"
-#if defined(__AMX_BF16__)
-#include "kernels/cpu/gemm_bf16_amx.h"
-#endif
 
 namespace spindle::kernels::SPINDLE_KERNEL_ISA {
 
@@ -31,6 +28,7 @@ struct F32Format {
   }
 };
 
+#if !defined(__AMX_BF16__)
 struct Bf16Format {
   static constexpr uint32_t kStepInputs = 2;
   static constexpr size_t kRowStepBytes = 4;
@@ -39,6 +37,7 @@ struct Bf16Format {
     return DotBf16Pair(sum, weights, x);
   }
 };
+#endif
 
 template <typename Format, uint32_t kRows, uint32_t kPanels>
 void Tile(const GemmArgs& args, size_t panel_bytes, uint32_t first, uint32_t panel) {
@@ -125,12 +124,12 @@ int GemmFloat(const GemmArgs& args, PanelRange panels, Exec*) {
     Product<F32Format>(args, panels);
     return kOk;
   }
-#if defined(__AMX_BF16__)
-  GemmBf16Tiles(args, panels);
-#else
+#if !defined(__AMX_BF16__)
   Product<Bf16Format>(args, panels);
-#endif
   return kOk;
+#else
+  return kUnsupported;  // bf16 rows come as columns
+#endif
 }
 
 }  // namespace spindle::kernels::SPINDLE_KERNEL_ISA

@@ -4,9 +4,6 @@
 // in ascending blocks, the same operations in every path, so that they agree bit for bit.
 #include "kernels/cpu/gemm_parts.h"
 #include "kernels/cpu/weight_source.h"
-#if defined(__AMX_INT8__)
-#include "kernels/cpu/gemm_int8_amx.h"
-#endif
 
 namespace spindle::kernels::SPINDLE_KERNEL_ISA {
 
@@ -148,49 +145,8 @@ ExpandedPanel TakeExpandedPanel(ScratchCursor& scratch, uint32_t k, uint32_t gro
   return {codes, reinterpret_cast<float*>(scales), reinterpret_cast<float*>(minima)};
 }
 
-#if defined(__AMX_INT8__)
-// Panels are expanded a few at a time: a tile of rows then serves them all from the first-level
-// cache, and the outputs of a row are written in longer pieces (rows of y lie pages apart).
-template <DType kType>
-int TiledProduct(const GemmArgs& args, const RowBlock& rows, PanelRange panels, Exec* exec) {
-  const uint32_t k = args.weights->num_inputs;
-  const auto* packed = static_cast<const uint8_t*>(args.weights->data);
-  const size_t panel_bytes = layout::PanelBytes(kType, RowFormat::kInt8, k);
-  ScratchCursor scratch(*exec);
-  ExpandedPanel expanded[kExpandedPanels];
-  uint32_t num_expanded = 0;
-  for (; num_expanded < kExpandedPanels; ++num_expanded) {
-    expanded[num_expanded] = TakeExpandedPanel(scratch, k, GroupElements(kType));
-    if (expanded[num_expanded].minima == nullptr) {
-      break;
-    }
-  }
-  if (num_expanded == 0) {
-    return kScratchTooSmall;
-  }
-  const TileRows tile_rows{rows.x, rows.stride_bytes, rows.first, rows.count};
-  ConfigureInt8Tiles(GroupElements(kType), rows.count % kAmxTileRows);
-  for (uint32_t first = panels.begin; first < panels.end; first += num_expanded) {
-    const uint32_t count = panels.end - first < num_expanded ? panels.end - first : num_expanded;
-    for (uint32_t i = 0; i < count; ++i) {
-      const PackedSource<kType> source(packed + panel_bytes * (first + i), k);
-      Expand(source, k, ZeroCode(kType), expanded[i]);
-    }
-    TiledPanels<GroupElements(kType), HasMinimum(kType)>(
-        args, tile_rows, expanded, {first, first + count});
-  }
-  ReleaseTiles();
-  return kOk;
-}
-#endif
-
 template <DType kType>
 int RowBlockProduct(const GemmArgs& args, RowBlock rows, PanelRange panels, Exec* exec) {
-#if defined(__AMX_INT8__)
-  if (rows.count > kDirectRows) {
-    return TiledProduct<kType>(args, rows, panels, exec);
-  }
-#endif
   using Packed = PackedSource<kType>;
   const uint32_t k = args.weights->num_inputs;
   ScratchCursor scratch(*exec);

@@ -67,8 +67,9 @@ class ScratchCursor {
   }
 }
 
-// Products by row format; see KernelTable::gemm.
+// Products by row format; see KernelTable::gemm. A table has GemmInt8 or GemmColumns.
 int GemmInt8(const GemmArgs& args, PanelRange panels, Exec* exec);
+int GemmColumns(const GemmArgs& args, PanelRange panels, Exec* exec);
 int GemmFloat(const GemmArgs& args, PanelRange panels, Exec* exec);
 
 }  // namespace spindle::kernels::SPINDLE_KERNEL_ISA

@@ -10,6 +10,12 @@ namespace {
 using layout::CodeLayout;
 using layout::ScaleKind;
 
+#if defined(__AMX_BF16__)
+constexpr RowFormat kDefaultFormats[] = {RowFormat::kBf16Columns, RowFormat::kBf16Columns};
+#else
+constexpr RowFormat kDefaultFormats[] = {RowFormat::kBf16, RowFormat::kInt8};
+#endif
+
 // One output of one panel.
 struct Target {
   uint8_t* panel;
@@ -21,11 +27,12 @@ void StoreU16(uint8_t* to, uint16_t value) {
   __builtin_memcpy(to, &value, sizeof(value));
 }
 
-void PlaceCodes(const Target& target,
-                const CodeLayout& codes,
-                const uint8_t* from,
-                uint32_t begin,
-                uint32_t n) {
+// Codes of inputs [begin, begin + n), n a multiple of 32, in the order of kInt8.
+void PlaceInGroups(const Target& target,
+                   const CodeLayout& codes,
+                   const uint8_t* from,
+                   uint32_t begin,
+                   uint32_t n) {
   uint8_t* out =
       target.panel + layout::ScaleBytes(codes.scale_kind, target.k) + size_t{4} * target.output;
   for (uint32_t i = 0; i < n; i += 4) {
@@ -38,6 +45,27 @@ void PlaceCodes(const Target& target,
     const uint32_t shift = group % 8 < 4 ? 0 : 4;
     for (uint32_t j = 0; j < 4; ++j) {
       bytes[j] = static_cast<uint8_t>(bytes[j] | (from[i + j] << shift));
+    }
+  }
+}
+
+// The same in the order of kBf16Columns.
+void PlaceInTiles(const Target& target,
+                  const CodeLayout& codes,
+                  const uint8_t* from,
+                  uint32_t begin,
+                  uint32_t n) {
+  uint8_t* out = target.panel + layout::ScaleBytes(codes.scale_kind, target.k) +
+                 layout::BlockCodeBytes(codes) * (begin / kActivationBlock);
+  for (uint32_t i = 0; i < n; i += kActivationBlock, out += layout::BlockCodeBytes(codes)) {
+    if (!codes.nibbles) {
+      __builtin_memcpy(out + size_t{kActivationBlock} * target.output, from + i, kActivationBlock);
+      continue;
+    }
+    uint8_t* bytes = out + layout::kGroupCodeBytes * (target.output / 4) + target.output % 4 / 2;
+    const uint32_t shift = target.output % 2 == 0 ? 0 : 4;
+    for (uint32_t j = 0; j < kActivationBlock; ++j) {
+      bytes[2 * j] = static_cast<uint8_t>(bytes[2 * j] | (from[i + j] << shift));
     }
   }
 }
@@ -81,14 +109,15 @@ void PlaceScales(const Target& target, ScaleKind kind, const uint8_t* block, uin
   }
 }
 
-void PackInt8(DType type, const uint8_t* row, const Target& target) {
+void PackCodes(DType type, RowFormat format, const uint8_t* row, const Target& target) {
   const DTypeInfo info = Describe(type);
   const CodeLayout codes = layout::CodeLayoutOf(type);
   uint8_t decoded[kSuperBlock];
   for (uint32_t i = 0; i < target.k / info.block_elements; ++i, row += info.block_bytes) {
     PlaceScales(target, codes.scale_kind, row, i);
     DecodeCodes(type, row, info.block_elements, decoded);
-    PlaceCodes(target, codes, decoded, i * info.block_elements, info.block_elements);
+    const auto place = format == RowFormat::kInt8 ? PlaceInGroups : PlaceInTiles;
+    place(target, codes, decoded, i * info.block_elements, info.block_elements);
   }
 }
 
@@ -102,9 +131,13 @@ void PackFloat(DType type, RowFormat format, const uint8_t* row, const Target& t
       if (format == RowFormat::kF32) {
         uint8_t* out = target.panel + 4 * (kPanelOutputs * input + target.output);
         __builtin_memcpy(out, &values[i], sizeof(float));
-      } else {
+      } else if (format == RowFormat::kBf16) {
         uint8_t* out = target.panel + 4 * (kPanelOutputs * (input / 2) + target.output);
         StoreU16(out + 2 * (input % 2), FloatToBf16(values[i]));
+      } else {
+        uint8_t* out = target.panel + layout::kTileBytes * (input / kActivationBlock) +
+                       size_t{2} * kActivationBlock * target.output;
+        StoreU16(out + 2 * (input % kActivationBlock), FloatToBf16(values[i]));
       }
     }
   }
@@ -116,7 +149,7 @@ RowFormat RowFormatOf(DType type, ComputeMode mode) {
   if (mode == ComputeMode::kExact) {
     return RowFormat::kF32;
   }
-  return IsQuantised(type) ? RowFormat::kInt8 : RowFormat::kBf16;
+  return kDefaultFormats[IsQuantised(type) ? 1 : 0];
 }
 
 uint64_t PackedBytes(DType type, uint32_t num_outputs, uint32_t k, ComputeMode mode) {
@@ -148,8 +181,8 @@ int Pack(DType type,
       const uint8_t* row = static_cast<const uint8_t*>(source_rows) +
                            RowBytes(type, k) * (panel * kPanelOutputs + i);
       const Target target{.panel = out, .output = i, .k = k};
-      if (format == RowFormat::kInt8) {
-        PackInt8(type, row, target);
+      if (format != RowFormat::kF32 && IsQuantised(type)) {
+        PackCodes(type, format, row, target);
       } else {
         PackFloat(type, format, row, target);
       }

@@ -4,6 +4,9 @@
 #include "kernels/codes.h"
 #include "kernels/cpu/simd.h"
 #include "kernels/functions.h"
+#if defined(__AVX512BF16__)
+#include "kernels/cpu/transpose_avx512.h"
+#endif
 
 namespace spindle::kernels::SPINDLE_KERNEL_ISA {
 
@@ -120,6 +123,91 @@ bool ValidRow(RowFormat format, uint32_t k) {
   return k > 0 && (format != RowFormat::kInt8 || k % kActivationBlock == 0);
 }
 
+// Where rows go.
+struct RowOutput {
+  RowFormat format;
+  uint32_t k;
+  uint32_t num_rows;
+  uint8_t* out;
+  size_t stride_bytes;
+};
+
+#if defined(__AVX512BF16__)
+
+// Interleaves the element pairs of n rows of `row_bytes`.
+void InterleaveRows(const uint8_t* rows, size_t row_bytes, uint32_t n, uint8_t* out) {
+  alignas(64) static const uint8_t kZeros[64] = {};
+  const auto some = static_cast<__mmask16>((1U << n) - 1);
+  for (size_t offset = 0; offset < row_bytes; offset += 64) {
+    const uint8_t* lines[kColumnGroupRows];
+    for (uint32_t i = 0; i < kColumnGroupRows; ++i) {
+      lines[i] = i < n ? rows + row_bytes * i + offset : kZeros;
+    }
+    for (uint32_t chunk = 0; chunk < 4; ++chunk) {
+      __m512i pairs[4];
+      TransposeChunk(lines, chunk, pairs);
+      for (const __m512i& pair : pairs) {
+        _mm512_mask_storeu_epi32(out, some, pair);
+        out += size_t{4} * n;
+      }
+    }
+  }
+}
+
+// A group of rows at a time goes through scratch.
+template <typename WriteRow>
+int WriteColumns(const RowOutput& to, WorkRange rows, const Exec* exec, WriteRow write_row) {
+  const size_t row_bytes = PreparedRowBytes(RowFormat::kBf16, to.k);
+  if (rows.begin % kColumnGroupRows != 0 ||
+      (rows.end % kColumnGroupRows != 0 && rows.end != to.num_rows)) {
+    return kInvalidArgument;
+  }
+  if (exec->scratch_bytes < row_bytes * kColumnGroupRows) {
+    return kScratchTooSmall;
+  }
+  auto* scratch = static_cast<uint8_t*>(exec->scratch);
+  for (uint32_t first = rows.begin; first < rows.end; first += kColumnGroupRows) {
+    const uint32_t n = rows.end - first < kColumnGroupRows ? rows.end - first : kColumnGroupRows;
+    uint8_t* out = to.out + to.stride_bytes * first;
+    if (n == 1) {  // nothing to interleave
+      write_row(first, RowFormat::kBf16, out);
+      continue;
+    }
+    for (uint32_t i = 0; i < n; ++i) {
+      write_row(first + i, RowFormat::kBf16, scratch + row_bytes * i);
+    }
+    InterleaveRows(scratch, row_bytes, n, out);
+  }
+  return kOk;
+}
+
+#else
+
+template <typename WriteRow>
+int WriteColumns(const RowOutput&, WorkRange, const Exec*, WriteRow) {
+  return kUnsupported;
+}
+
+#endif
+
+// Calls write_row(row, format, out) for each row.
+template <typename WriteRow>
+SPINDLE_INLINE int WriteRows(const RowOutput& to,
+                             WorkRange rows,
+                             const Exec* exec,
+                             WriteRow write_row) {
+  if (!ValidRow(to.format, to.k)) {
+    return kInvalidArgument;
+  }
+  if (to.format == RowFormat::kBf16Columns) {
+    return WriteColumns(to, rows, exec, write_row);
+  }
+  for (uint32_t row = rows.begin; row < rows.end; ++row) {
+    write_row(row, to.format, to.out + to.stride_bytes * row);
+  }
+  return kOk;
+}
+
 // Σ x², in 32 sums over the row that are added as a tree.
 float SumOfSquares(const float* x, uint32_t k) {
   Block sums{Zero(), Zero()};
@@ -142,16 +230,14 @@ float SumOfSquares(const float* x, uint32_t k) {
 
 }  // namespace
 
-int NormRows(const NormRowsArgs& args, WorkRange rows, Exec*) {
-  if (!ValidRow(args.format, args.k)) {
-    return kInvalidArgument;
-  }
-  for (uint32_t row = rows.begin; row < rows.end; ++row) {
+int NormRows(const NormRowsArgs& args, WorkRange rows, Exec* exec) {
+  const RowOutput to{
+      args.format, args.k, args.num_rows, static_cast<uint8_t*>(args.out), args.out_stride_bytes};
+  return WriteRows(to, rows, exec, [&](uint32_t row, RowFormat format, uint8_t* out) {
     const float* x = args.x + args.x_stride * row;
-    auto* out = static_cast<uint8_t*>(args.out) + args.out_stride_bytes * row;
     const float mean = SumOfSquares(x, args.k) / static_cast<float>(args.k);
     const F32x16 factor = Splat(1.0F / __builtin_sqrtf(mean + args.eps));
-    PrepareValues(args.format, args.k, out, [&](auto load) {
+    PrepareValues(format, args.k, out, [&](auto load) {
       Block values = load(x);
       values = {Mul(values.low, factor), Mul(values.high, factor)};
       if (args.weight != nullptr) {
@@ -160,41 +246,30 @@ int NormRows(const NormRowsArgs& args, WorkRange rows, Exec*) {
       }
       return values;
     });
-  }
-  return kOk;
+  });
 }
 
-int PrepareRows(const PrepareRowsArgs& args, WorkRange rows, Exec*) {
-  if (!ValidRow(args.format, args.k)) {
-    return kInvalidArgument;
-  }
-  for (uint32_t row = rows.begin; row < rows.end; ++row) {
+int PrepareRows(const PrepareRowsArgs& args, WorkRange rows, Exec* exec) {
+  const RowOutput to{
+      args.format, args.k, args.num_rows, static_cast<uint8_t*>(args.out), args.out_stride_bytes};
+  return WriteRows(to, rows, exec, [&](uint32_t row, RowFormat format, uint8_t* out) {
     const float* x = args.x + args.x_stride * row;
-    PrepareValues(args.format,
-                  args.k,
-                  static_cast<uint8_t*>(args.out) + args.out_stride_bytes * row,
-                  [&](auto load) { return load(x); });
-  }
-  return kOk;
+    PrepareValues(format, args.k, out, [&](auto load) { return load(x); });
+  });
 }
 
-int SwiGluRows(const SwiGluRowsArgs& args, WorkRange rows, Exec*) {
-  if (!ValidRow(args.format, args.k)) {
-    return kInvalidArgument;
-  }
-  for (uint32_t row = rows.begin; row < rows.end; ++row) {
+int SwiGluRows(const SwiGluRowsArgs& args, WorkRange rows, Exec* exec) {
+  const RowOutput to{
+      args.format, args.k, args.num_rows, static_cast<uint8_t*>(args.out), args.out_stride_bytes};
+  return WriteRows(to, rows, exec, [&](uint32_t row, RowFormat format, uint8_t* out) {
     const float* gate = args.gate + args.stride * row;
     const float* up = args.up + args.stride * row;
-    PrepareValues(args.format,
-                  args.k,
-                  static_cast<uint8_t*>(args.out) + args.out_stride_bytes * row,
-                  [&](auto load) {
-                    const Block g = load(gate);
-                    const Block u = load(up);
-                    return Block{SwiGlu(g.low, u.low), SwiGlu(g.high, u.high)};
-                  });
-  }
-  return kOk;
+    PrepareValues(format, args.k, out, [&](auto load) {
+      const Block g = load(gate);
+      const Block u = load(up);
+      return Block{SwiGlu(g.low, u.low), SwiGlu(g.high, u.high)};
+    });
+  });
 }
 
 }  // namespace spindle::kernels::SPINDLE_KERNEL_ISA

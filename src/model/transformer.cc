@@ -78,7 +78,7 @@ absl::Status Transformer::Reserve(uint32_t max_rows, uint32_t max_logit_rows) {
   SPINDLE_RETURN_IF_ERROR(allocate(ffn_rows, PaddedStride(config_.ffn_size), &gate_));
   SPINDLE_RETURN_IF_ERROR(allocate(ffn_rows, PaddedStride(config_.ffn_size), &up_));
   SPINDLE_RETURN_IF_ERROR(allocate(max_logit_rows, config_.vocab_size, &logits_));
-  for (size_t format = 0; format < kNumFormats; ++format) {
+  for (size_t format = 0; format < kernels::kNumRowFormats; ++format) {
     const auto bytes_of = [format](size_t k) {
       return kernels::PreparedRowBytes(static_cast<RowFormat>(format), k);
     };
@@ -239,7 +239,7 @@ absl::Status Transformer::NormFor(std::initializer_list<Product> products,
                                   const float* norm,
                                   const float* x,
                                   uint32_t num_rows) {
-  for (size_t format = 0; format < kNumFormats; ++format) {
+  for (size_t format = 0; format < kernels::kNumRowFormats; ++format) {
     const auto wanted = static_cast<RowFormat>(format);
     const bool asked = std::any_of(products.begin(), products.end(), [wanted](const Product& p) {
       return p.weights.row_format == wanted;
@@ -296,7 +296,9 @@ absl::Status Transformer::Multiply(std::initializer_list<Product> products,
 }
 
 uint32_t Transformer::RowGrain(uint32_t k) {
-  return std::max(CeilDiv(kElementsPerPiece, k), 1U);
+  // Whole groups of rows, as some operand formats ask for.
+  return CeilDiv(CeilDiv(kElementsPerPiece, k), kernels::kColumnGroupRows) *
+         kernels::kColumnGroupRows;
 }
 
 }  // namespace spindle::model

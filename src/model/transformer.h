@@ -56,7 +56,6 @@ class Transformer {
     const float* bias;
   };
 
-  static constexpr size_t kNumFormats = 3;  // RowFormat values
 
   absl::Status CheckInput(const StepInput& input) const;
   absl::Status Embed(std::span<const TokenId> tokens);
@@ -96,7 +95,7 @@ class Transformer {
   Rows gate_;       // [ffn block rows, ffn]
   Rows up_;
   Rows logits_;  // [max_logit_rows, vocab], stride = vocab
-  std::array<platform::AlignedBuffer, kNumFormats>
+  std::array<platform::AlignedBuffer, kernels::kNumRowFormats>
       operands_;  // by RowFormat; rows of the widest product
 };
 

@@ -181,12 +181,17 @@ struct TestMatrix {
 
 // Rows prepared by a table.
 struct TestRows {
-  TestRows(const KernelTable& table,
-           RowFormat format,
-           uint32_t k,
+  TestRows(const KernelTable& prepared_by,
+           RowFormat row_format,
+           uint32_t row_elements,
            uint32_t count,
-           const std::vector<float>& values)
-      : stride_bytes(PreparedRowBytes(format, k)), bytes(stride_bytes * count) {
+           std::vector<float> row_values)
+      : table(prepared_by),
+        format(row_format),
+        k(row_elements),
+        values(std::move(row_values)),
+        stride_bytes(PreparedRowBytes(format, k)),
+        bytes(stride_bytes * count) {
     std::memset(bytes.data(), 0xFF, bytes.size());
     TestExec exec;
     const PrepareRowsArgs args{.x = values.data(),
@@ -199,6 +204,22 @@ struct TestRows {
     EXPECT_EQ(table.prepare_rows(args, {0, count}, exec.get()), kOk);
   }
 
+  // Rows [first, first + count) prepared by themselves.
+  [[nodiscard]] TestRows Slice(uint32_t first, uint32_t count) const {
+    const auto begin = values.begin() + std::ptrdiff_t{k} * first;
+    return {table, format, k, count, std::vector<float>(begin, begin + std::ptrdiff_t{k} * count)};
+  }
+
+  // The same rows one after the other.
+  [[nodiscard]] TestRows AsLines() const {
+    const auto lines = format == RowFormat::kBf16Columns ? RowFormat::kBf16 : format;
+    return {table, lines, k, static_cast<uint32_t>(values.size() / k), values};
+  }
+
+  const KernelTable& table;
+  RowFormat format;
+  uint32_t k;
+  std::vector<float> values;
   size_t stride_bytes;
   AlignedBytes bytes;
 };

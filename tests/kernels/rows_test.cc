@@ -59,6 +59,8 @@ double Tolerance(RowFormat format, double value, double block_max, double relati
       return own + 1e-45;
     case RowFormat::kBf16:
       return own + std::fabs(value) * 0x1p-8 + 1e-38;
+    case RowFormat::kBf16Columns:  // compared with kBf16 instead
+      break;
     case RowFormat::kInt8:  // half a step of max / 127, and the rounding of step and quotient
       return own + block_max * (1 + relative) * (0.5 / 127 + 4 * kHalfUlp);
   }
@@ -267,6 +269,58 @@ TEST_P(RowsTest, TinyAndZeroBlocksStayFinite) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, RowsTest, testing::ValuesIn(AllCases()), CaseName);
+
+class ColumnsTest : public testing::TestWithParam<Isa> {};
+
+TEST_P(ColumnsTest, HoldThePairsOfTheRowsInterleavedByGroup) {
+  SPINDLE_TABLE_OR_SKIP(table, GetParam());
+  if (table->row_format(DType::kBF16, ComputeMode::kDefault) != RowFormat::kBf16Columns) {
+    GTEST_SKIP() << "this table takes its rows one after the other";
+  }
+  std::mt19937 rng(test::RandomSeed(1));
+  for (const uint32_t k : {1U, 33U, 100U, 576U}) {
+    for (const uint32_t num_rows : {1U, 2U, 15U, 16U, 17U, 37U}) {
+      SCOPED_TRACE(num_rows);
+      const TestRows columns(
+          *table, RowFormat::kBf16Columns, k, num_rows, RandomFloats(size_t{k} * num_rows, rng));
+      const TestRows lines = columns.AsLines();
+      for (uint32_t row = 0; row < num_rows; ++row) {
+        const uint32_t first = row / kColumnGroupRows * kColumnGroupRows;
+        const uint32_t n = std::min(num_rows - first, kColumnGroupRows);
+        const uint8_t* const group = columns.bytes.data() + columns.stride_bytes * first;
+        for (uint32_t pair = 0; pair < lines.stride_bytes / 4; ++pair) {
+          ASSERT_EQ(0,
+                    std::memcmp(group + size_t{4} * (pair * n + row - first),
+                                lines.bytes.data() + lines.stride_bytes * row + size_t{4} * pair,
+                                4))
+              << "row " << row << " pair " << pair;
+        }
+      }
+    }
+  }
+}
+
+TEST_P(ColumnsTest, RangesThatCutAGroupAreRefused) {
+  SPINDLE_TABLE_OR_SKIP(table, GetParam());
+  if (table->row_format(DType::kBF16, ComputeMode::kDefault) != RowFormat::kBf16Columns) {
+    GTEST_SKIP() << "this table takes its rows one after the other";
+  }
+  const std::vector<float> x(size_t{40} * 32);
+  AlignedBytes out(size_t{40} * 64);
+  TestExec exec;
+  const PrepareRowsArgs args{.x = x.data(),
+                             .x_stride = 32,
+                             .k = 32,
+                             .num_rows = 40,
+                             .format = RowFormat::kBf16Columns,
+                             .out = out.data(),
+                             .out_stride_bytes = 64};
+  EXPECT_EQ(table->prepare_rows(args, {16, 40}, exec.get()), kOk);
+  EXPECT_EQ(table->prepare_rows(args, {0, 39}, exec.get()), kInvalidArgument);
+  EXPECT_EQ(table->prepare_rows(args, {8, 40}, exec.get()), kInvalidArgument);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, ColumnsTest, testing::ValuesIn(kAllIsas), IsaParamName);
 
 class EmbedTest : public testing::TestWithParam<Isa> {};
 
