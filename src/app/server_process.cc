@@ -203,8 +203,9 @@ class ServerProcess::Impl {
   }
 
   void BeginDrain() {
-    service_.BeginDrain();
+    // In this order a refused request is told the time left and that its connection ends.
     http_->Drain(SteadyClock().Now() + options_.shutdown_timeout);
+    service_.BeginDrain();
     MutexLock lock(mutex_);
     SetGrpcServing(false);
   }

@@ -59,15 +59,11 @@ void Connection::Start() {
   });
 }
 
-void Connection::Drain() {
-  boost::asio::post(executor_, [self = shared_from_this()] {
-    if (self->phase_ != Phase::kIdle) {
-      return;
-    }
-    // An answer may still be on its way out.
-    self->end_after_write_ = true;
-    if (self->unsent_bytes() == 0) {
-      self->CloseNow();
+void Connection::Drain(bool last_call) {
+  boost::asio::post(executor_, [self = shared_from_this(), last_call] {
+    self->last_call_ = self->last_call_ || last_call;
+    if (self->phase_ == Phase::kIdle && (self->served_one_ || self->last_call_)) {
+      self->ArmReadTimer(self->IdleTimeout());
     }
   });
 }
@@ -205,7 +201,7 @@ void Connection::UpdateReadTimer() {
         phase_ = Phase::kHead;
         ArmReadTimer(options.header_timeout);
       } else {
-        ArmReadTimer(served_one_ ? options.keep_alive_timeout : options.header_timeout);
+        ArmReadTimer(IdleTimeout());
       }
       break;
     case Phase::kHead:
@@ -225,6 +221,13 @@ void Connection::UpdateReadTimer() {
     case Phase::kClosed:
       break;
   }
+}
+
+Duration Connection::IdleTimeout() const {
+  const HttpOptions& options = context_.options;
+  const Duration usual = served_one_ ? options.keep_alive_timeout : options.header_timeout;
+  const bool ending = last_call_ || (served_one_ && context_.draining());
+  return ending ? std::min(kDrainGrace, usual) : usual;
 }
 
 void Connection::ArmReadTimer(Duration timeout) {
@@ -252,6 +255,14 @@ void Connection::OnReadTimeout() {
         ErrorResponse(MakeError(408, "request_timeout", "The request did not arrive in time."));
     response.close = true;
     Respond(std::move(response));
+    return;
+  }
+  if (phase_ == Phase::kIdle && transport_->HasUnread()) {
+    ArmReadTimer(IdleTimeout());  // closing now would be a reset
+    return;
+  }
+  if (phase_ == Phase::kIdle && unsent_bytes() > 0) {
+    end_after_write_ = true;  // the write timer rules
     return;
   }
   CloseNow();

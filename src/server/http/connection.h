@@ -46,6 +46,9 @@ struct Exchange {
   bool close = false;  // the connection ends after the answer
 };
 
+// How long the end of a server waits for requests that are on their way to it.
+inline constexpr Duration kDrainGrace = std::chrono::milliseconds(250);
+
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
   using Executor = boost::asio::any_io_executor;
@@ -59,8 +62,10 @@ class Connection : public std::enable_shared_from_this<Connection> {
              std::function<void()> on_end);
 
   void Start();
-  // Ends the connection if no request is under way, else after its answer.
-  void Drain();
+  // Ends the connection after the answer of the request under way. Without one it waits a moment
+  // for a request that the peer may have sent already; `last_call` false spares a connection that
+  // has not sent its first one, which then still gets an answer.
+  void Drain(bool last_call);
   // Ends the connection now; a running generation is cancelled.
   void Close();
 
@@ -77,6 +82,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void ArmReadTimer(Duration timeout);
   void OnReadTimeout();
   void UpdateReadTimer();
+  [[nodiscard]] Duration IdleTimeout() const;
 
   // --- writing (connection.cc)
   void Send(std::string_view bytes);
@@ -125,6 +131,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   RequestParser parser_;
   std::optional<Exchange> exchange_;
   bool served_one_ = false;       // a request was answered on this connection
+  bool last_call_ = false;        // the server is about to stop
   bool peer_ended_ = false;       // end of input was seen
   bool end_after_write_ = false;  // linger once everything is sent
   bool parsing_ = false;          // guards ProcessInput against recursion

@@ -119,7 +119,7 @@ class HttpServer::Impl {
         1, std::chrono::duration_cast<Duration>(deadline.time_since_epoch()).count());
     context_.drain_deadline_ticks.store(ticks);
     for (const auto& connection : Connections()) {
-      connection->Drain();
+      connection->Drain(/*last_call=*/false);
     }
   }
 
@@ -130,16 +130,27 @@ class HttpServer::Impl {
     if (!context_.draining()) {
       Drain(deadline);
     }
-    // Also closes connections that were opened since and never asked for anything.
-    for (const auto& connection : Connections()) {
-      connection->Drain();
-    }
     {
       MutexLock lock(mutex_);
-      while (!connections_.empty() && all_ended_.WaitUntil(mutex_, deadline)) {
+      last_call_ = true;
+    }
+    for (const auto& connection : Connections()) {
+      connection->Drain(/*last_call=*/true);
+    }
+    // A client may not know yet that the server ends: it finds an open port for a moment.
+    WaitForConnections(std::min(deadline, context_.clock.Now() + kDrainGrace), deadline);
+    listener_->Stop([this] {
+      MutexLock lock(mutex_);
+      port_closed_ = true;
+      changed_.NotifyAll();
+    });
+    {
+      MutexLock lock(mutex_);
+      while (!port_closed_) {
+        changed_.Wait(mutex_);
       }
     }
-    listener_->Stop();
+    WaitForConnections(TimePoint(), deadline);
     {
       MutexLock lock(mutex_);
       closing_ = true;
@@ -150,7 +161,7 @@ class HttpServer::Impl {
     {
       MutexLock lock(mutex_);
       while (!connections_.empty()) {
-        all_ended_.Wait(mutex_);
+        changed_.Wait(mutex_);
       }
     }
     work_.reset();
@@ -175,6 +186,7 @@ class HttpServer::Impl {
  private:
   void AddConnection(Transport::Socket socket, Connection::Executor executor, bool loopback) {
     std::shared_ptr<Connection> connection;
+    bool last_call = false;
     {
       MutexLock lock(mutex_);
       if (closing_) {
@@ -192,8 +204,24 @@ class HttpServer::Impl {
       if (connections_.size() >= context_.options.max_connections) {
         listener_->SetPaused(true);
       }
+      last_call = last_call_;
     }
     connection->Start();
+    if (last_call) {
+      connection->Drain(last_call);
+    }
+  }
+
+  // Until there are none and `earliest` has passed, or `deadline` has.
+  void WaitForConnections(TimePoint earliest, TimePoint deadline) {
+    MutexLock lock(mutex_);
+    for (;;) {
+      const TimePoint now = context_.clock.Now();
+      if (now >= deadline || (connections_.empty() && now >= earliest)) {
+        return;
+      }
+      changed_.WaitUntil(mutex_, connections_.empty() ? earliest : deadline);
+    }
   }
 
   void RemoveConnection(uint64_t id) {
@@ -204,7 +232,7 @@ class HttpServer::Impl {
       listener_->SetPaused(false);
     }
     if (connections_.empty()) {
-      all_ended_.NotifyAll();
+      changed_.NotifyAll();
     }
   }
 
@@ -223,12 +251,14 @@ class HttpServer::Impl {
   ServerContext context_;
   Orphans orphans_;
   Mutex mutex_;
-  CondVar all_ended_;
+  CondVar changed_;  // no connection is left, or the port is closed
   std::shared_ptr<asio::ssl::context> tls_ SPINDLE_GUARDED_BY(mutex_);  // shared with connections
   // Connections own themselves through their handlers.
   std::unordered_map<uint64_t, std::weak_ptr<Connection>> connections_ SPINDLE_GUARDED_BY(mutex_);
   uint64_t next_id_ SPINDLE_GUARDED_BY(mutex_) = 0;
-  bool closing_ SPINDLE_GUARDED_BY(mutex_) = false;
+  bool last_call_ SPINDLE_GUARDED_BY(mutex_) = false;  // connections end soon
+  bool closing_ SPINDLE_GUARDED_BY(mutex_) = false;    // and no new ones begin
+  bool port_closed_ SPINDLE_GUARDED_BY(mutex_) = false;
 
   asio::io_context io_;
   asio::executor_work_guard<asio::io_context::executor_type> work_;

@@ -67,12 +67,14 @@ class HttpServer {
   // Printable: http://127.0.0.1:8000, or unix:/path.
   [[nodiscard]] std::string address() const;
 
-  // From now on inference is refused with 503 shutting_down, readiness is 503, idle connections are
-  // closed and answered ones end; running requests continue. `deadline` is what Retry-After tells.
+  // From now on inference is refused with 503 shutting_down, readiness is 503, connections end
+  // after their answer, and those that idle between requests soon; running requests continue and
+  // the port stays open. `deadline` is what Retry-After tells.
   void Drain(TimePoint deadline);
 
-  // Waits until running requests ended or `deadline` passed, then closes everything and joins the
-  // threads.
+  // Waits until running requests ended or `deadline` passed, but also a moment (250 ms) for clients
+  // that do not know yet: what they ask is answered as under Drain. Then closes everything and
+  // joins the threads.
   void Stop(TimePoint deadline);
 
   // Reads the TLS files again; connections keep what they have. On an error the old ones stay.

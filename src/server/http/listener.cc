@@ -23,6 +23,8 @@ namespace asio = boost::asio;
 
 // After running out of descriptors: connections end all the time, so a short wait helps.
 constexpr std::chrono::milliseconds kAcceptRetry{100};
+// How many connections a closing port still takes.
+constexpr int kMaxLastConnections = 256;
 // The kernel doubles it. With the stream buffer this bounds what one slow reader can pin down.
 constexpr int kSendBufferBytes = 64 << 10;
 
@@ -157,13 +159,31 @@ void Listener::SetPaused(bool paused) {
   });
 }
 
-void Listener::Stop() {
-  asio::post(strand_, [self = shared_from_this()] {
+void Listener::Stop(std::function<void()> done) {
+  asio::post(strand_, [self = shared_from_this(), done = std::move(done)] {
     self->stopped_ = true;
     self->retry_timer_.cancel();
+    if (!self->paused_) {
+      self->TakeBacklog();
+    }
     boost::system::error_code ignored;  // a socket that cannot be closed is closed
     self->acceptor_.close(ignored);
+    done();
   });
+}
+
+// Closing the port resets what waits in the backlog.
+void Listener::TakeBacklog() {
+  boost::system::error_code error;
+  acceptor_.non_blocking(true, error);
+  for (int i = 0; i < kMaxLastConnections && !error; ++i) {
+    const asio::any_io_executor executor = asio::make_strand(io_);
+    Transport::Socket socket(executor);
+    acceptor_.accept(socket, error);
+    if (!error) {
+      Hand(std::move(socket), executor);
+    }
+  }
 }
 
 void Listener::Accept() {
@@ -183,7 +203,7 @@ void Listener::Accept() {
 void Listener::OnAccept(boost::system::error_code error,
                         Transport::Socket socket,
                         asio::any_io_executor executor) {
-  if (stopped_) {
+  if (error && stopped_) {
     return;
   }
   if (error) {
@@ -196,17 +216,23 @@ void Listener::OnAccept(boost::system::error_code error,
     });
     return;
   }
-  const Endpoint peer = socket.remote_endpoint(error);
-  if (!error) {
-    const bool loopback = IsLoopback(peer);
-    boost::system::error_code ignored;  // both options only tune
-    if (peer.data()->sa_family != AF_UNIX) {
-      socket.set_option(asio::ip::tcp::no_delay(true), ignored);
-    }
-    socket.set_option(asio::socket_base::send_buffer_size(kSendBufferBytes), ignored);
-    on_socket_(std::move(socket), std::move(executor), loopback);
-  }
+  Hand(std::move(socket), std::move(executor));
   Accept();
+}
+
+void Listener::Hand(Transport::Socket socket, asio::any_io_executor executor) {
+  boost::system::error_code error;
+  const Endpoint peer = socket.remote_endpoint(error);
+  if (error) {
+    return;  // gone already
+  }
+  const bool loopback = IsLoopback(peer);
+  boost::system::error_code ignored;  // both options only tune
+  if (peer.data()->sa_family != AF_UNIX) {
+    socket.set_option(asio::ip::tcp::no_delay(true), ignored);
+  }
+  socket.set_option(asio::socket_base::send_buffer_size(kSendBufferBytes), ignored);
+  on_socket_(std::move(socket), std::move(executor), loopback);
 }
 
 }  // namespace spindle::server

@@ -34,7 +34,8 @@ class Listener : public std::enable_shared_from_this<Listener> {
   void Start();
   // While paused, new connections wait in the backlog.
   void SetPaused(bool paused);
-  void Stop();
+  // Takes the connections that wait in the backlog, then closes the port, then calls `done`.
+  void Stop(std::function<void()> done);
 
   [[nodiscard]] uint16_t port() const { return port_; }
 
@@ -53,6 +54,8 @@ class Listener : public std::enable_shared_from_this<Listener> {
   void OnAccept(boost::system::error_code error,
                 Transport::Socket socket,
                 boost::asio::any_io_executor executor);
+  void TakeBacklog();
+  void Hand(Transport::Socket socket, boost::asio::any_io_executor executor);
 
   boost::asio::io_context& io_;
   const OnSocket on_socket_;

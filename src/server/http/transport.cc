@@ -11,6 +11,11 @@ namespace {
 
 namespace asio = boost::asio;
 
+bool HasBytes(const Transport::Socket& socket) {
+  Transport::Error error;
+  return socket.available(error) > 0 && !error;
+}
+
 class PlainTransport final : public Transport {
  public:
   explicit PlainTransport(Socket socket) : socket_(std::move(socket)) {}
@@ -32,6 +37,8 @@ class PlainTransport final : public Transport {
     socket_.shutdown(Socket::shutdown_send, error);
     asio::post(socket_.get_executor(), [error, done = std::move(done)] { done(error); });
   }
+
+  [[nodiscard]] bool HasUnread() const override { return HasBytes(socket_); }
 
   void Close() override {
     Error ignored;  // a socket that cannot be closed is closed
@@ -60,6 +67,8 @@ class TlsTransport final : public Transport {
   }
 
   void AsyncShutdownSend(Done done) override { stream_.async_shutdown(std::move(done)); }
+
+  [[nodiscard]] bool HasUnread() const override { return HasBytes(stream_.next_layer()); }
 
   void Close() override {
     Error ignored;

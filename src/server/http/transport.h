@@ -30,6 +30,8 @@ class Transport {
   virtual void AsyncWrite(const char* data, size_t size, Transferred done) = 0;
   // No more will be written; the peer sees the end after what was written.
   virtual void AsyncShutdownSend(Done done) = 0;
+  // Whether bytes of the peer have arrived that no read has taken.
+  [[nodiscard]] virtual bool HasUnread() const = 0;
   // Ends everything at once. Idempotent.
   virtual void Close() = 0;
 };

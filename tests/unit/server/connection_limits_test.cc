@@ -125,6 +125,45 @@ TEST(ConnectionLimits, DrainEndsIdleConnectionsAndFinishesRunningOnes) {
   EXPECT_EQ(running.ReadAll(), "");
 }
 
+TEST(ConnectionLimits, AConnectionThatHasNotAskedYetIsStillAnswered) {
+  TestServer server;
+  RawClient quiet(server.port());
+  // Accepted in order, so `quiet` has its connection when this is answered.
+  EXPECT_EQ(server.Ask(Request("GET", "/live")).status, 200);
+  server.server().Drain(SteadyClock().Now() + std::chrono::seconds(20));
+  RawClient late(server.port());
+  for (RawClient* client : {&late, &quiet}) {
+    client->Send(Request("POST", "/v1/chat/completions", "{}"));
+    const RawResponse refused = client->Read();
+    EXPECT_EQ(refused.status, 503);
+    EXPECT_EQ(ErrorCode(refused), "shutting_down");
+    EXPECT_EQ(refused.Header("connection"), "close");
+    EXPECT_EQ(client->ReadAll(), "");
+  }
+}
+
+// Requests that are on their way, read or not, accepted or not, when the server stops.
+TEST(ConnectionLimits, StopAnswersWhatWasSent) {
+  constexpr int kClients = 40;
+  TestServerConfig config;
+  config.options.num_threads = 1;
+  TestServer server(config);
+  RawClient silent(server.port());
+  server.server().Drain(SteadyClock().Now() + std::chrono::minutes(1));
+  std::vector<std::unique_ptr<RawClient>> clients;
+  for (int i = 0; i < kClients; ++i) {
+    clients.push_back(std::make_unique<RawClient>(server.port()));
+    clients.back()->Send(Request("POST", "/v1/chat/completions", "{}"));
+  }
+  std::thread stopper([&] { server.server().Stop(SteadyClock().Now() + std::chrono::minutes(1)); });
+  for (const auto& client : clients) {
+    EXPECT_EQ(ErrorCode(client->Read()), "shutting_down");
+  }
+  clients.clear();
+  stopper.join();  // long before the deadline: `silent` does not hold it up
+  EXPECT_EQ(silent.ReadAll(), "");
+}
+
 TEST(ConnectionLimits, StopWaitsForRunningRequestsAndCancelsTheRest) {
   auto server = std::make_unique<TestServer>();
   RawClient client(server->port());
