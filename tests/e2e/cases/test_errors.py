@@ -138,5 +138,14 @@ class RejectUnknownTest(unittest.TestCase):
             assert_error(self, server.post(CHAT, {**BODY, "foo": 1}), 400, "unknown_parameter", "foo")
 
 
+class ChangedLimitsTest(unittest.TestCase):
+    def test_limits_are_in_force_and_listed(self):
+        with Server("--max-body-size", "2048", "--max-queue-size", "3") as server:
+            limits = server.request("GET", "/v1/models/smol").json["spindle"]["limits"]
+            self.assertEqual((limits["max_num_seqs"], limits["max_queue_size"], limits["max_body_size"]), (4, 3, 2048))
+            assert_error(self, server.post(CHAT, {**BODY, "user": "x" * 2048}), 413, "request_too_large")
+            self.assertEqual(server.post(CHAT, BODY).status, 200)
+
+
 if __name__ == "__main__":
     unittest.main()

@@ -1,5 +1,7 @@
 """Queue, cancellation, drain, start-up, prefix cache, metrics, CORS (C34-C38, C40, C44)."""
+import re
 import signal
+import socket
 import threading
 import time
 import unittest
@@ -144,11 +146,28 @@ class StartTest(unittest.TestCase):
             self.assertIn(name, families)
         for name in ("vllm:prompt_tokens_total", "vllm:generation_tokens_total"):
             self.assertEqual(server.metric_sum(name), 0)
-        usage = server.chat().json["usage"]
+        usage = server.chat(max_tokens=7).json["usage"]
         self.assertEqual(server.metric_sum("vllm:prompt_tokens_total"), usage["prompt_tokens"])
         self.assertEqual(server.metric_sum("vllm:generation_tokens_total"), usage["completion_tokens"])
         self.assertEqual(server.metric_sum("vllm:time_to_first_token_seconds_count"), 1)
         self.assertEqual(server.metric_sum("vllm:request_success_total"), 1)
+        # One request, in each family once.
+        for name in ("request_params_n", "request_params_max_tokens", "request_prompt_tokens", "request_generation_tokens",
+                     "request_queue_time_seconds", "e2e_request_latency_seconds"):
+            self.assertEqual(server.metric_sum(f"vllm:{name}_count"), 1, name)
+        self.assertEqual(server.metric_sum("vllm:request_params_n_sum"), 1)
+        self.assertEqual(server.metric_sum("vllm:request_params_max_tokens_sum"), 7)
+        self.assertEqual(server.metric_sum("vllm:request_prompt_tokens_sum"), usage["prompt_tokens"])
+        self.assertEqual(server.metric_sum("vllm:request_generation_tokens_sum"), usage["completion_tokens"])
+        for name in ("vllm:num_requests_waiting", "vllm:num_requests_running", "spindle_queue_requests", "spindle_running_requests"):
+            server.wait_for(lambda name=name: server.metric_sum(name) == 0, what=f"{name} = 0")
+        for series in server.metrics()[0]:
+            if series.startswith("vllm:"):
+                self.assertRegex(series, r'[{,]engine="0"[,}]')
+            # The shortest decimal that reads back, as Python's.
+            bound = re.search(r'le="([^"]*)"', series)
+            if bound and bound[1] != "+Inf":
+                self.assertEqual(bound[1].removesuffix(".0"), repr(float(bound[1])).removesuffix(".0"))
         self.assertEqual(server.metric_sum("spindle_requests_total", code="200", endpoint="/v1/chat/completions"), 1)
         open_metrics = server.request("GET", "/metrics", key=None, headers={"Accept": "application/openmetrics-text"})
         self.assertTrue(open_metrics.body.endswith(b"# EOF\n"))
@@ -167,6 +186,24 @@ class DrainTest(unittest.TestCase):
         assert_error(self, refused, 503, "shutting_down")
         self.assertIn("retry-after", refused.headers)
         self.assertEqual(list(events)[-1], "[DONE]")
+        self.assertEqual(server.process.wait(30), 0)
+        server.stop()
+
+    def test_sigterm_answers_who_has_not_asked_yet(self):
+        server = Server()
+        stream = server.stream(CHAT, long_body(max_tokens=300))
+        next(stream.events())
+        quiet = server.connection()
+        quiet.connect()
+        with socket.create_connection(("127.0.0.1", server.port)) as silent:
+            server.process.send_signal(signal.SIGTERM)
+            server.wait_for(lambda: server.request("GET", "/ready", key=None).status == 503, what="not ready")
+            quiet.request("POST", CHAT, b"{}", {"Authorization": "Bearer k1", "Content-Type": "application/json"})
+            answer = quiet.getresponse()
+            self.assertEqual((answer.status, answer.getheader("connection")), (503, "close"))
+            self.assertIn(b"shutting_down", answer.read())
+            self.assertIn("[DONE]", stream.all())
+            self.assertEqual(silent.recv(1), b"")
         self.assertEqual(server.process.wait(30), 0)
         server.stop()
 
