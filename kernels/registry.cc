@@ -78,7 +78,7 @@ Isa DetectIsa() {
     return Isa::kAvx2;
   }
   const bool tiles = (state & kXcr0Tiles) == kXcr0Tiles &&
-                     HasBits(extended.edx, {22, 24, 25}) &&  // AMX-BF16, AMX-TILE, AMX-INT8
+                     HasBits(extended.edx, {22, 24}) &&  // AMX-BF16, AMX-TILE
                      RequestTiles();
   return tiles ? Isa::kAmx : Isa::kAvx512;
 }
@@ -94,23 +94,16 @@ const KernelTable* FindKernels(Isa isa) {
   if (isa != Isa::kReference && isa > BestIsa()) {
     return nullptr;
   }
-  switch (isa) {
-    case Isa::kReference:
-      return &kReferenceTable;
-    case Isa::kBaseline:
-      return &kBaselineTable;
-    case Isa::kAvx2:
-      return &kAvx2Table;
-    case Isa::kAvx512:
-      return &kAvx512Table;
-    case Isa::kAmx:
-      return &kAmxTable;
-  }
-  return nullptr;
+  return BuiltTable(isa);
 }
 
 const KernelTable* BestKernels() {
-  return FindKernels(BestIsa());
+  for (const Isa isa : {Isa::kAmx, Isa::kAvx512, Isa::kAvx2}) {
+    if (const KernelTable* table = FindKernels(isa); table != nullptr) {
+      return table;
+    }
+  }
+  return FindKernels(Isa::kBaseline);
 }
 
 const KernelTable* FindKernelsByName(std::string_view name) {

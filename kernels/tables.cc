@@ -17,39 +17,41 @@
 
 namespace spindle::kernels {
 
-const KernelTable kReferenceTable = {.isa = Isa::kReference,
-                                     .name = "reference",
-                                     .family = 1,
-                                     SPINDLE_WEIGHT_AND_ROW_KERNELS(reference),
-                                     SPINDLE_ATTENTION_KERNELS(reference),
-                                     SPINDLE_LOGITS_KERNELS(reference)};
+#define SPINDLE_KERNEL_TABLE(isa_value, set, family_number)                  \
+  static constexpr KernelTable table = {.isa = isa_value,                    \
+                                        .name = #set,                        \
+                                        .family = family_number,             \
+                                        SPINDLE_WEIGHT_AND_ROW_KERNELS(set), \
+                                        SPINDLE_ATTENTION_KERNELS(set),      \
+                                        SPINDLE_LOGITS_KERNELS(set)};        \
+  return &table
 
-const KernelTable kBaselineTable = {.isa = Isa::kBaseline,
-                                    .name = "baseline",
-                                    .family = 1,
-                                    SPINDLE_WEIGHT_AND_ROW_KERNELS(baseline),
-                                    SPINDLE_ATTENTION_KERNELS(baseline),
-                                    SPINDLE_LOGITS_KERNELS(baseline)};
-
-const KernelTable kAvx2Table = {.isa = Isa::kAvx2,
-                                .name = "avx2",
-                                .family = 1,
-                                SPINDLE_WEIGHT_AND_ROW_KERNELS(avx2),
-                                SPINDLE_ATTENTION_KERNELS(avx2),
-                                SPINDLE_LOGITS_KERNELS(avx2)};
-
-const KernelTable kAvx512Table = {.isa = Isa::kAvx512,
-                                  .name = "avx512",
-                                  .family = 1,
-                                  SPINDLE_WEIGHT_AND_ROW_KERNELS(avx512),
-                                  SPINDLE_ATTENTION_KERNELS(avx512),
-                                  SPINDLE_LOGITS_KERNELS(avx512)};
-
-const KernelTable kAmxTable = {.isa = Isa::kAmx,
-                               .name = "amx",
-                               .family = 1,
-                               SPINDLE_WEIGHT_AND_ROW_KERNELS(amx),
-                               SPINDLE_ATTENTION_KERNELS(amx),
-                               SPINDLE_LOGITS_KERNELS(amx)};
+const KernelTable* BuiltTable(Isa isa) {
+  switch (isa) {
+    case Isa::kReference: {
+      SPINDLE_KERNEL_TABLE(Isa::kReference, reference, 1);
+    }
+    case Isa::kBaseline: {
+      SPINDLE_KERNEL_TABLE(Isa::kBaseline, baseline, 1);
+    }
+#if defined(SPINDLE_KERNELS_AVX2)
+    case Isa::kAvx2: {
+      SPINDLE_KERNEL_TABLE(Isa::kAvx2, avx2, 1);
+    }
+#endif
+#if defined(SPINDLE_KERNELS_AVX512)
+    case Isa::kAvx512: {
+      SPINDLE_KERNEL_TABLE(Isa::kAvx512, avx512, 1);
+    }
+#endif
+#if defined(SPINDLE_KERNELS_AMX)
+    case Isa::kAmx: {
+      SPINDLE_KERNEL_TABLE(Isa::kAmx, amx, 2);
+    }
+#endif
+    default:
+      return nullptr;
+  }
+}
 
 }  // namespace spindle::kernels

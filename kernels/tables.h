@@ -6,10 +6,7 @@
 
 namespace spindle::kernels {
 
-extern const KernelTable kReferenceTable;
-extern const KernelTable kBaselineTable;
-extern const KernelTable kAvx2Table;
-extern const KernelTable kAvx512Table;
-extern const KernelTable kAmxTable;
+// The table, or null where the build leaves it out (kernels/CMakeLists.txt).
+const KernelTable* BuiltTable(Isa isa);
 
 }  // namespace spindle::kernels

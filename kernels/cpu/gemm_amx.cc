@@ -23,7 +23,7 @@ constexpr size_t kRowBlockBytes = size_t{1} << 20;
 constexpr uint32_t kExpandedPanels = 8;
 // Panels of a product of one row group: the sums of one wait for each other, those of several do
 // not.
-constexpr uint32_t kFewRowsPanels = 4;
+constexpr uint32_t kFewRowsPanels = 3;
 // How far ahead packed weights are asked for.
 constexpr size_t kAheadBytes = 4096;
 

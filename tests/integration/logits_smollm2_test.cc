@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "integration/logits_support.h"
+#include "kernels/registry.h"
 
 namespace spindle::test {
 namespace {
@@ -30,9 +31,12 @@ TEST_F(SmolLogits, ExactModeFollowsTransformers) {
 }
 
 TEST_F(SmolLogits, DefaultModeStaysClose) {
-  // The aim is 0.99. One int8 scale per 32 activations alone costs 1.7 % of the arg-maxes of this
-  // model (qkv and gate/up most); finer activations there are the way to it.
-  ExpectClose(options_, kGolden, 0.975);
+  // Tables with int8 rows miss the aim of 0.99: one scale per 32 activations alone costs 1.7 % of
+  // the arg-maxes of this model (qkv and gate/up most); finer activations there are the way to it.
+  const bool int8_rows =
+      kernels::BestKernels()->row_format(DType::kQ4_1, kernels::ComputeMode::kDefault) ==
+      kernels::RowFormat::kInt8;
+  ExpectClose(options_, kGolden, int8_rows ? 0.975 : 0.99);
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Prefill and decode rates of Spindle beside other engines on one GGUF; see README.md.
 
-use: compare.py --spindle BIN --model GGUF [--llama DIR] [--ik-llama DIR] [--openvino PYTHON] [--rounds 6] [--points P…] [--json FILE]
+use: compare.py --spindle DIR --model GGUF [--llama DIR] [--ik-llama DIR] [--openvino PYTHON] [--rounds 6] [--points P…] [--json FILE]
      points: decode:B:T and prefill:T
 """
 import argparse
@@ -49,15 +49,15 @@ def table(rates, systems, machine):
         medians = {n: statistics.median(by_system[n]) for n in names}
         others = [medians[n] for n in names[1:]]
         ratio = f"{medians[names[0]] / max(others):.2f}" if others else "–"
-        floor = floors.rate(point, machine) if machine else None
+        floor = floors.rate(point, machine)
         lines.append(f"| {point} | " + " | ".join(f"{medians[n]:.0f}" for n in names)
-                     + f" | {ratio} | {f'{floor:.0f}' if floor else '–'} | {f'{medians[names[0]] / floor:.2f}' if floor else '–'} |")
+                     + f" | {ratio} | {floor:.0f} | {medians[names[0]] / floor:.2f} |")
     return "\n".join(lines)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--spindle", required=True)
+    parser.add_argument("--spindle", required=True, help="folder with engine_bench and kernel_bench (build/release/bin)")
     parser.add_argument("--model", required=True)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--llama", help="folder with llama.cpp's llama-batched-bench")
@@ -67,7 +67,6 @@ def main():
     parser.add_argument("--openvino", help="Python with openvino-genai")
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--points", nargs="*", type=parse_point, default=[parse_point(p) for p in DEFAULT_POINTS])
-    parser.add_argument("--roofs", help="JSON of kernel_bench's roofs, for floors")
     parser.add_argument("--json")
     options = parser.parse_args()
     systems = [engines.Spindle(options.spindle, options.model, options.threads)]
@@ -77,15 +76,20 @@ def main():
         systems.append(engines.LlamaBench("ik_llama.cpp", options.ik_llama, options.model, options.threads, options.ik_llama_flags))
     if options.openvino:
         systems.append(engines.OpenVino(options.openvino, options.model, options.threads))
-    machine = floors.read_roofs(options.roofs) if options.roofs else None
+    before = floors.measure_roofs(options.spindle)
     try:
         rates = measure(systems, options.points, options.rounds)
     finally:
         for system in systems:
             system.close()
+    after = floors.measure_roofs(options.spindle)
+    machine = {key: max(before[key], after[key]) for key in before}
     print(table(rates, systems, machine))
+    print(f"\nRoofs: {machine['bandwidth'] / 1e9:.1f} GB/s, {machine['bf16'] / 1e9:.0f} GFLOP/s bf16 (before and after: "
+          + ", ".join(f"{before[k] / 1e9:.4g} and {after[k] / 1e9:.4g}" for k in before) + ")")
     if options.json:
-        pathlib.Path(options.json).write_text(json.dumps({str(p): r for p, r in rates.items()}, indent=2))
+        record = {"roofs_before": before, "roofs_after": after, "rates": {str(p): r for p, r in rates.items()}}
+        pathlib.Path(options.json).write_text(json.dumps(record, indent=2))
     return 0
 
 

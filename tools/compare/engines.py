@@ -2,17 +2,10 @@
 import dataclasses
 import json
 import pathlib
-import random
 import shlex
 import subprocess
-import sys
-import threading
-import time
 
 HERE = pathlib.Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent.parent / "tests/e2e"))
-
-import harness  # noqa: E402
 
 GENERATED = 128
 VOCABULARY = (1000, 40000)  # ordinary tokens of the default model
@@ -29,60 +22,20 @@ class Point:
 
 
 class Spindle:
-    """A server of the given binary, driven over HTTP on this machine; it is started anew for every measurement."""
+    """engine_bench of the given folder: the whole engine in process, as the other engines are measured; one process per measurement."""
 
     name = "spindle"
 
-    def __init__(self, binary, model, threads):
-        harness.BINARY, harness.MODEL = binary, model
-        self.threads = threads
-        self.seed = 0
+    def __init__(self, folder, model, threads):
+        self.command = [str(pathlib.Path(folder) / "engine_bench"), model, "--threads", str(threads), "--generated", str(GENERATED)]
 
     def measure(self, point):
-        self.seed += 1
-        rng = random.Random(self.seed)
-        prompts = [[rng.randrange(*VOCABULARY) for _ in range(point.context)] for _ in range(point.batch)]
-        arguments = ["--threads", str(self.threads), "--max-num-seqs", str(max(point.batch, 1)),
-                     "--max-model-len", str(point.context + GENERATED + 64), "--log-level", "warn"]
-        with harness.Server(*arguments, fixture=False) as server:
-            stream_times(server, prompts[0][:64], 8)
-            if point.kind == "prefill":
-                started, times = stream_times(server, prompts[0], 1)
-                return point.context / (times[0] - started)
-            for prompt in prompts:
-                stream_times(server, prompt, 1)
-            return decode_rate(server, prompts)
+        name = f"decode:{point.batch}:{point.context}" if point.kind == "decode" else f"prefill:{point.context}"
+        run = subprocess.run([*self.command, name], capture_output=True, text=True, check=True)
+        return json.loads(run.stdout)["tokens_per_s"]
 
     def close(self):
         pass
-
-
-def stream_times(server, prompt, tokens):
-    """Start of the request, and when each token event arrived."""
-    body = {"model": "smol", "prompt": prompt, "max_tokens": tokens, "temperature": 0, "ignore_eos": True, "stream": True, "logprobs": 0}
-    started = time.perf_counter()
-    stream = server.stream("/v1/completions", body)
-    times = []
-    for event in stream.events():
-        if event != "[DONE]":
-            for choice in event["choices"]:
-                logprobs = choice["logprobs"]
-                times += [time.perf_counter()] * (len(logprobs["tokens"]) if logprobs else 0)
-    stream.close()
-    return started, times
-
-
-def decode_rate(server, prompts):
-    """Tokens of all sequences while all of them decode; their prompts are in the prefix cache."""
-    results = []
-    threads = [threading.Thread(target=lambda p=p: results.append(stream_times(server, p, GENERATED)[1])) for p in prompts]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    begin = max(times[0] for times in results)
-    end = min(times[-1] for times in results)
-    return sum(sum(begin < t <= end for t in times) for times in results) / (end - begin)
 
 
 class LlamaBench:
