@@ -29,19 +29,19 @@ namespace spindle::kernels {
 const KernelTable* BuiltTable(Isa isa) {
   switch (isa) {
     case Isa::kReference: {
-      SPINDLE_KERNEL_TABLE(Isa::kReference, reference, 1);
+      SPINDLE_KERNEL_TABLE(Isa::kReference, reference, 2);
     }
     case Isa::kBaseline: {
-      SPINDLE_KERNEL_TABLE(Isa::kBaseline, baseline, 1);
+      SPINDLE_KERNEL_TABLE(Isa::kBaseline, baseline, 2);
     }
 #if defined(SPINDLE_KERNELS_AVX2)
     case Isa::kAvx2: {
-      SPINDLE_KERNEL_TABLE(Isa::kAvx2, avx2, 1);
+      SPINDLE_KERNEL_TABLE(Isa::kAvx2, avx2, 2);
     }
 #endif
 #if defined(SPINDLE_KERNELS_AVX512)
     case Isa::kAvx512: {
-      SPINDLE_KERNEL_TABLE(Isa::kAvx512, avx512, 1);
+      SPINDLE_KERNEL_TABLE(Isa::kAvx512, avx512, 2);
     }
 #endif
 #if defined(SPINDLE_KERNELS_AMX)

@@ -13,6 +13,7 @@
 
 #include "kernels/cpu/attention_pack.h"
 #include "kernels/cpu/attention_plan.h"
+#include "kernels/cpu/attention_rows_amx.h"
 #include "kernels/cpu/attention_simd.h"
 #include "kernels/cpu/attention_state.h"
 #include "kernels/cpu/attention_tile.h"
@@ -21,19 +22,6 @@
 
 namespace spindle::kernels::SPINDLE_KERNEL_ISA {
 namespace {
-
-constexpr uint32_t kTileRowsMax = 16;
-
-// Tile instructions are opaque to the compiler: memory they read must be written, and reverse.
-SPINDLE_INLINE void Fence() {
-  __asm__ volatile("" : : : "memory");
-}
-
-// K rows of 16 lanes at an even distance.
-struct KeyBlock {
-  const uint8_t* base;
-  size_t stride;
-};
 
 // Of the 128 rows of a coming tile, how many are asked for where. Spread evenly over the work on a
 // tile (V is transposed with the other 64), so that memory is never idle.
@@ -47,43 +35,6 @@ struct Head {
   uint32_t* queries;  // [block][d / 2][kWidth] bf16 pairs
   States state;       // of the open span: m, l [block][16 lanes], acc [block][d][kWidth]
   States merged;      // of the spans before it
-};
-
-// Tiles of a unit in the order of work: all heads of a tile, then the next tile. A stripe keeps its
-// heads side by side, so that this order reads the longest pieces.
-class TileWalk {
- public:
-  TileWalk(const AttentionItem* items, const AttentionUnit& unit)
-      : items_(items), unit_(unit), run_begin_(unit.run_begin), run_end_(unit.run_begin) {
-    FindTile();
-  }
-
-  [[nodiscard]] bool done() const { return run_begin_ >= unit_.run_end; }
-
-  [[nodiscard]] uint32_t head() const { return head_; }
-
-  [[nodiscard]] const AttentionItem& item() const { return items_[unit_.item + head_]; }
-
-  [[nodiscard]] uint32_t run_begin() const { return run_begin_; }
-
-  [[nodiscard]] uint32_t run_end() const { return run_end_; }
-
-  void Next() {
-    if (++head_ == unit_.num_heads) {
-      head_ = 0;
-      run_begin_ = run_end_;
-      FindTile();
-    }
-  }
-
- private:
-  void FindTile() { run_end_ = TileEnd(items_[unit_.item].runs, run_begin_, unit_.run_end); }
-
-  const AttentionItem* items_;
-  const AttentionUnit& unit_;
-  uint32_t head_ = 0;
-  uint32_t run_begin_;
-  uint32_t run_end_;
 };
 
 // Runs one unit with kWidth columns per block of head rows.
@@ -241,10 +192,10 @@ class TileRunner {
     masked_ = common != kAllLanes;
     TileRows rows;
     FillTileRows(item, run_begin, run_end, 2, all, &rows);
-    PrepareKeys(rows.k);
+    FindKeyBlocks(rows.k, size_t{d_} * 2, keys_, key_blocks_);
     if (all == common || !HasNonFinite(DType::kBF16, rows.v, d_)) {
       // The products of the first scores run on while V is transposed.
-      Fence();
+      TileFence();
       Scores(0);
       TransposeValues(rows.v, d_, values_, &prefetcher_);
       FoldBlocks();
@@ -258,33 +209,6 @@ class TileRunner {
     }
   }
 
-  // Blocks of K rows where they lie, or copied where their distance is uneven.
-  void PrepareKeys(const uint8_t* const* rows) {
-    const size_t row_bytes = size_t{d_} * 2;
-    for (uint32_t block = 0; block < 4; ++block) {
-      const uint8_t* const* const first = rows + size_t{block} * kTileRowsMax;
-      const ptrdiff_t stride = first[1] - first[0];
-      bool even = stride > 0;
-      for (uint32_t i = 2; i < kTileRowsMax; ++i) {
-        even = even && first[i] - first[i - 1] == stride;
-      }
-      if (even) {
-        key_blocks_[block] = {first[0], static_cast<size_t>(stride)};
-        continue;
-      }
-      uint8_t* const copy =
-          reinterpret_cast<uint8_t*>(keys_) + size_t{block} * kTileRowsMax * row_bytes;
-      for (uint32_t i = 0; i < kTileRowsMax; ++i) {
-        for (size_t byte = 0; byte < row_bytes; byte += 32) {
-          _mm256_storeu_si256(
-              reinterpret_cast<__m256i*>(copy + i * row_bytes + byte),
-              _mm256_loadu_si256(reinterpret_cast<const __m256i*>(first[i] + byte)));
-        }
-      }
-      key_blocks_[block] = {copy, row_bytes};
-    }
-  }
-
   // Scores of a block are computed while the block before is in its softmax; those of block 0 are
   // there already.
   void FoldBlocks() {
@@ -292,12 +216,12 @@ class TileRunner {
       if (block + 1 < num_blocks_) {
         Scores(block + 1);
       }
-      Fence();
+      TileFence();
       Softmax(block, 0, num_rows_);
-      Fence();
+      TileFence();
       Accumulate(block);
     }
-    Fence();
+    TileFence();
   }
 
   // Folds the tile into the columns of one token row; the others keep their state even where it
@@ -310,13 +234,13 @@ class TileRunner {
       float* const acc = head_->state.acc + block * size;
       __builtin_memcpy(saved_, acc, size * sizeof(float));
       masked_ = true;
-      Fence();
+      TileFence();
       Scores(block);
-      Fence();
+      TileFence();
       Softmax(block, row, row + 1);
-      Fence();
+      TileFence();
       Accumulate(block);
-      Fence();
+      TileFence();
       for (size_t i = 0; i < size; ++i) {
         const size_t head_row = block * kWidth + i % kWidth;
         acc[i] = head_row >= first && head_row < end ? acc[i] : saved_[i];
@@ -630,7 +554,7 @@ class TileRunner {
   RowPrefetcher prefetcher_;
   Head heads_[kMaxUnitHeads];
   Head* head_ = nullptr;  // the one being worked on
-  KeyBlock key_blocks_[4];
+  KeyBlock key_blocks_[kKeyBlocks];
   uint16_t* keys_;           // [64][d], where K rows are copied
   uint16_t* values_;         // [d][64]
   float* scores_;            // [2][64][kWidth]

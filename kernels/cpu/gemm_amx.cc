@@ -27,11 +27,6 @@ constexpr uint32_t kFewRowsPanels = 3;
 // How far ahead packed weights are asked for.
 constexpr size_t kAheadBytes = 4096;
 
-// Tile instructions are opaque to the compiler: memory they read must be written, and reverse.
-SPINDLE_INLINE void Fence() {
-  __asm__ volatile("" : : : "memory");
-}
-
 // Rows of x in the groups of kBf16Columns.
 struct Columns {
   const uint8_t* x;
@@ -146,7 +141,7 @@ SPINDLE_INLINE void MultiplyTiles(const TileBlock& b, TileSums (*sums)[2]) {
       _tile_stored(3, sums[1][1].values, 64);
     }
   }
-  Fence();
+  TileFence();
 }
 
 // Row groups group and, if kTwoGroups, group + 1 by some panels whose tiles follow each other.
@@ -242,7 +237,7 @@ int ManyRows(const GemmArgs& args, PanelRange panels, size_t panel_bytes, Exec* 
           }
         }
         tiles = scratch;
-        Fence();
+        TileFence();
       }
       RowsByPanels(args, columns, first, tiles, {panel, end});
     }
@@ -327,11 +322,11 @@ void FewRowsTile(const GemmArgs& args, uint32_t panel, size_t panel_bytes, uint8
   }
   tiles.Expand(0, num_blocks);
   for (uint32_t block = 0; block < num_blocks; ++block) {
-    Fence();
+    TileFence();
     if (block + 1 < num_blocks) {
       tiles.Expand(block + 1, num_blocks);
     }
-    Fence();
+    TileFence();
     _tile_loadd(6, x + size_t{64} * num_rows * block, 4 * num_rows);
     _tile_loadd(4, tiles.Tile(block, 0), 64);
     _tile_dpbf16ps(0, 4, 6);
@@ -361,7 +356,7 @@ void FewRowsTile(const GemmArgs& args, uint32_t panel, size_t panel_bytes, uint8
   if constexpr (kPanels > 3) {
     _tile_stored(3, sums[3].values, stride);
   }
-  Fence();
+  TileFence();
   for (uint32_t p = 0; p < kPanels; ++p) {
     if (num_rows == 1) {
       StoreOutputs(args, 0, 1, panel + p, sums[p].values[0]);

@@ -1,5 +1,5 @@
-// Products of quantised weights with int8 rows. Per block of 32 (or 16) inputs the int32 sum is
-// exact, then
+// Products of quantised weights with int8 rows. Per block of 32 (or 16) inputs the int32 sum over
+// both planes is exact, then
 //   sum = fma(float(dot), weight scale · row scale, sum);  sum = fma(weight minimum, row sum, sum)
 // in ascending blocks, the same operations in every path, so that they agree bit for bit.
 #include "kernels/cpu/gemm_parts.h"
@@ -59,13 +59,24 @@ SPINDLE_INLINE void RowTile(const Source& source,
       I32x16 dots[kRows];
       SPINDLE_UNROLL
       for (uint32_t i = 0; i < kRows; ++i) {
-        dots[i] = SplatInt(Source::kCorrected ? corrections[correction_stride * i + group] : 0);
+        dots[i] = SplatInt(0);
       }
+      const CodeVec* const group_codes = codes + part * (kGroup / 4);
       BlockDots<Source::kMaxCode, kGroup / 4, kRows>(
-          codes + part * (kGroup / 4), x + size_t{kGroup} * group, rows.stride_bytes, dots);
+          group_codes, x + size_t{kGroup} * group, rows.stride_bytes, dots);
       SPINDLE_UNROLL
       for (uint32_t i = 0; i < kRows; ++i) {
-        const auto* row_scales = reinterpret_cast<const float*>(x + rows.stride_bytes * i + k);
+        dots[i] = TimesHighUnit(dots[i]);
+        if constexpr (Source::kCorrected) {
+          dots[i] = AddInt(dots[i], SplatInt(corrections[correction_stride * i + group]));
+        }
+      }
+      BlockDots<Source::kMaxCode, kGroup / 4, kRows>(
+          group_codes, x + k + size_t{kGroup} * group, rows.stride_bytes, dots);
+      SPINDLE_UNROLL
+      for (uint32_t i = 0; i < kRows; ++i) {
+        const auto* row_scales =
+            reinterpret_cast<const float*>(x + rows.stride_bytes * i + size_t{2} * k);
         sums[i] = MulAdd(ToFloat(dots[i]), Mul(scale, Splat(row_scales[block])), sums[i]);
       }
     }
@@ -73,7 +84,8 @@ SPINDLE_INLINE void RowTile(const Source& source,
       const F32x16 minimum = source.Minimum(block);
       SPINDLE_UNROLL
       for (uint32_t i = 0; i < kRows; ++i) {
-        const auto* row_scales = reinterpret_cast<const float*>(x + rows.stride_bytes * i + k);
+        const auto* row_scales =
+            reinterpret_cast<const float*>(x + rows.stride_bytes * i + size_t{2} * k);
         sums[i] = MulAdd(minimum, Splat(row_scales[num_blocks + block]), sums[i]);
       }
     }
@@ -127,11 +139,12 @@ void PanelProduct(const Source& source,
 template <typename Source>
 void ComputeCorrections(const RowBlock& rows, uint32_t k, int32_t zero, int32_t* corrections) {
   for (uint32_t row = 0; row < rows.count; ++row) {
-    const auto* codes = reinterpret_cast<const int8_t*>(rows.x + rows.stride_bytes * row);
+    const auto* high = reinterpret_cast<const int8_t*>(rows.x + rows.stride_bytes * row);
     for (uint32_t group = 0; group < k / Source::kGroup; ++group) {
       int32_t sum = 0;
       for (uint32_t i = 0; i < Source::kGroup; ++i) {
-        sum += codes[size_t{Source::kGroup} * group + i];
+        const size_t at = size_t{Source::kGroup} * group + i;
+        sum += kInt8HighUnit * high[at] + high[k + at];
       }
       *corrections++ = -zero * sum;
     }

@@ -46,31 +46,45 @@ SPINDLE_INLINE F32x16 SwiGlu(F32x16 gate, F32x16 up) {
   return Mul(Mul(gate, Div(one, Add(one, Exp(Sub(Zero(), gate))))), up);
 }
 
-SPINDLE_INLINE void PrepareInt8(const Block& values, uint8_t* codes, float* scale, float* sum) {
+// Sixteen codes as two planes.
+SPINDLE_INLINE void StorePlanes(I32x16 codes, uint8_t* high, uint8_t* low) {
+  const F32x16 exact = ToFloat(codes);
+  const I32x16 units = ToNearestInt(Mul(exact, Splat(1.0F / kInt8HighUnit)));
+  StoreS8(high, units);
+  StoreS8(low, ToNearestInt(Sub(exact, Mul(ToFloat(units), Splat(kInt8HighUnit)))));
+}
+
+SPINDLE_INLINE void PrepareInt8(
+    const Block& values, uint8_t* high, uint8_t* low, float* scale, float* sum) {
   const uint32_t max_bits = MaxMagnitudeBits(values.low, values.high);
   if (max_bits >= kInfinityBits) {
-    __builtin_memset(codes, 0, kActivationBlock);
+    __builtin_memset(high, 0, kActivationBlock);
+    __builtin_memset(low, 0, kActivationBlock);
     *scale = __builtin_nanf("");
     *sum = __builtin_nanf("");
     return;
   }
   const auto max = std::bit_cast<float>(max_bits);
   const bool negligible = max < kMinBlockMagnitude;
-  const F32x16 inverse = Splat(negligible ? 0.0F : 127.0F / max);
-  const I32x16 low = ToNearestInt(Mul(values.low, inverse));
-  const I32x16 high = ToNearestInt(Mul(values.high, inverse));
-  StoreS8(codes, low);
-  StoreS8(codes + kLanes, high);
-  *scale = negligible ? 0.0F : max / 127.0F;
-  *sum = *scale * static_cast<float>(SumInt(AddInt(low, high)));
+  const F32x16 inverse = Splat(negligible ? 0.0F : kInt8MaxCode / max);
+  const I32x16 first = ToNearestInt(Mul(values.low, inverse));
+  const I32x16 second = ToNearestInt(Mul(values.high, inverse));
+  StorePlanes(first, high, low);
+  StorePlanes(second, high + kLanes, low + kLanes);
+  *scale = negligible ? 0.0F : max / kInt8MaxCode;
+  *sum = *scale * static_cast<float>(SumInt(AddInt(first, second)));
 }
 
 SPINDLE_INLINE void PrepareBlock(
     RowFormat format, const Block& values, uint32_t k, uint32_t begin, uint8_t* out) {
   if (format == RowFormat::kInt8) {
-    auto* scales = reinterpret_cast<float*>(out + k);
+    auto* scales = reinterpret_cast<float*>(out + size_t{2} * k);
     const uint32_t block = begin / kActivationBlock;
-    PrepareInt8(values, out + begin, scales + block, scales + k / kActivationBlock + block);
+    PrepareInt8(values,
+                out + begin,
+                out + k + begin,
+                scales + block,
+                scales + k / kActivationBlock + block);
   } else if (format == RowFormat::kBf16) {
     StoreBf16(out + size_t{2} * begin, values.low);
     StoreBf16(out + size_t{2} * (begin + kLanes), values.high);
@@ -114,7 +128,7 @@ SPINDLE_INLINE void PrepareValues(RowFormat format, uint32_t k, uint8_t* out, Va
     const auto load = [begin, count](const float* row) { return LoadTail(row + begin, count); };
     PrepareTail(format, value(load), k, begin, out);
   } else if (format == RowFormat::kInt8) {
-    const size_t used = k + size_t{8} * (k / kActivationBlock);
+    const size_t used = size_t{2} * k + size_t{8} * (k / kActivationBlock);
     __builtin_memset(out + used, 0, PreparedRowBytes(format, k) - used);
   }
 }

@@ -70,6 +70,14 @@ SPINDLE_INLINE I32x16 AddInt(I32x16 a, I32x16 b) {
   return {{_mm256_add_epi32(a.half[0], b.half[0]), _mm256_add_epi32(a.half[1], b.half[1])}};
 }
 
+// value · kInt8HighUnit.
+SPINDLE_INLINE I32x16 TimesHighUnit(I32x16 value) {
+  const auto times = [](__m256i half) {
+    return _mm256_sub_epi32(_mm256_slli_epi32(half, 8), _mm256_slli_epi32(half, 1));
+  };
+  return {{times(value.half[0]), times(value.half[1])}};
+}
+
 SPINDLE_INLINE F32x16 ToFloat(I32x16 value) {
   return {{_mm256_cvtepi32_ps(value.half[0]), _mm256_cvtepi32_ps(value.half[1])}};
 }

@@ -64,6 +64,11 @@ SPINDLE_INLINE I32x16 AddInt(I32x16 a, I32x16 b) {
   return _mm512_add_epi32(a, b);
 }
 
+// value · kInt8HighUnit.
+SPINDLE_INLINE I32x16 TimesHighUnit(I32x16 value) {
+  return _mm512_sub_epi32(_mm512_slli_epi32(value, 8), _mm512_slli_epi32(value, 1));
+}
+
 SPINDLE_INLINE F32x16 ToFloat(I32x16 value) {
   return _mm512_cvtepi32_ps(value);
 }

@@ -81,6 +81,12 @@ SPINDLE_INLINE I32x16 AddInt(I32x16 a, I32x16 b) {
   SPINDLE_QUARTERS(I32x16, _mm_add_epi32(a.part[i], b.part[i]));
 }
 
+// value · kInt8HighUnit.
+SPINDLE_INLINE I32x16 TimesHighUnit(I32x16 value) {
+  SPINDLE_QUARTERS(
+      I32x16, _mm_sub_epi32(_mm_slli_epi32(value.part[i], 8), _mm_slli_epi32(value.part[i], 1)));
+}
+
 SPINDLE_INLINE F32x16 ToFloat(I32x16 value) {
   SPINDLE_QUARTERS(F32x16, _mm_cvtepi32_ps(value.part[i]));
 }

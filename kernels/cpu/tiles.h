@@ -32,6 +32,12 @@ SPINDLE_INLINE void LoadTileConfig(const TileConfig& config) {
   _tile_loadconfig(&config);
 }
 
+// Tile instructions are opaque to the compiler: memory that they read must be written before, and
+// the reverse.
+SPINDLE_INLINE void TileFence() {
+  __asm__ volatile("" : : : "memory");
+}
+
 SPINDLE_INLINE void ReleaseTiles() {
   _tile_release();
 }

@@ -10,7 +10,7 @@ namespace spindle::kernels::reference {
 
 namespace {
 
-void PrepareInt8Block(const float* x, int8_t* codes, float* scale, float* sum) {
+void PrepareInt8Block(const float* x, int8_t* high, int8_t* low, float* scale, float* sum) {
   float max = 0.0F;
   bool finite = true;
   for (uint32_t i = 0; i < kActivationBlock; ++i) {
@@ -18,19 +18,23 @@ void PrepareInt8Block(const float* x, int8_t* codes, float* scale, float* sum) {
     max = std::max(max, std::fabs(x[i]));
   }
   if (!finite) {
-    std::memset(codes, 0, kActivationBlock);
+    std::memset(high, 0, kActivationBlock);
+    std::memset(low, 0, kActivationBlock);
     *scale = NAN;
     *sum = NAN;
     return;
   }
   const bool negligible = max < kMinBlockMagnitude;
-  const float inverse = negligible ? 0.0F : 127.0F / max;
+  const float inverse = negligible ? 0.0F : static_cast<float>(kInt8MaxCode) / max;
   int32_t total = 0;
   for (uint32_t i = 0; i < kActivationBlock; ++i) {
-    codes[i] = static_cast<int8_t>(std::nearbyint(x[i] * inverse));
-    total += codes[i];
+    const auto code = static_cast<int32_t>(std::nearbyint(x[i] * inverse));
+    const auto unit = static_cast<double>(kInt8HighUnit);
+    high[i] = static_cast<int8_t>(std::nearbyint(code / unit));
+    low[i] = static_cast<int8_t>(code - kInt8HighUnit * high[i]);
+    total += code;
   }
-  *scale = negligible ? 0.0F : max / 127.0F;
+  *scale = negligible ? 0.0F : max / static_cast<float>(kInt8MaxCode);
   *sum = *scale * static_cast<float>(total);
 }
 
@@ -50,9 +54,10 @@ void PrepareChunk(RowFormat format,
     }
   } else {
     const uint32_t block = begin / kActivationBlock;
-    auto* scales = reinterpret_cast<float*>(out + k);
+    auto* scales = reinterpret_cast<float*>(out + size_t{2} * k);
     PrepareInt8Block(values,
                      reinterpret_cast<int8_t*>(out) + begin,
+                     reinterpret_cast<int8_t*>(out) + k + begin,
                      &scales[block],
                      &scales[k / kActivationBlock + block]);
   }

@@ -32,8 +32,8 @@ int ToValues(DType type, const uint8_t* row, uint32_t k, bool round_to_bf16, flo
 
 float DotInt8(const PackedMatrix& weights, const DecodedRow& row, const uint8_t* x) {
   const uint32_t k = weights.num_inputs;
-  const auto* codes = reinterpret_cast<const int8_t*>(x);
-  const auto* scales = reinterpret_cast<const float*>(x + k);
+  const auto* high = reinterpret_cast<const int8_t*>(x);
+  const auto* scales = reinterpret_cast<const float*>(x + size_t{2} * k);
   const uint32_t group = GroupElements(weights.source);
   const int32_t zero = ZeroCode(weights.source);
   float sum = 0.0F;
@@ -41,8 +41,9 @@ float DotInt8(const PackedMatrix& weights, const DecodedRow& row, const uint8_t*
     int32_t dot = 0;
     int32_t code_sum = 0;
     for (uint32_t i = begin; i < begin + group; ++i) {
-      dot += (static_cast<int32_t>(row.codes[i]) - zero) * codes[i];
-      code_sum += codes[i];
+      const int32_t code = kInt8HighUnit * high[i] + high[k + i];
+      dot += (static_cast<int32_t>(row.codes[i]) - zero) * code;
+      code_sum += code;
     }
     const float x_scale = scales[begin / kActivationBlock];
     sum += static_cast<float>(dot) * (row.scales[begin / group] * x_scale);

@@ -97,7 +97,7 @@ Expected ExpectedInt8(const TestMatrix& weights, const uint8_t* x, uint32_t outp
   const uint8_t* row = weights.source.data() + RowBytes(matrix.source, k) * output;
   std::vector<uint8_t> codes(k);
   DecodeCodes(matrix.source, row, k, codes.data());
-  const auto* scales = reinterpret_cast<const float*>(x + k);
+  const auto* scales = reinterpret_cast<const float*>(x + size_t{2} * k);
   const uint32_t group_elements = GroupElements(matrix.source);
   double sum = 0;
   double magnitude = 0;
@@ -108,7 +108,7 @@ Expected ExpectedInt8(const TestMatrix& weights, const uint8_t* x, uint32_t outp
     double part = 0;
     double minimum_part = 0;
     for (uint32_t i = group * group_elements; i < (group + 1) * group_elements; ++i) {
-      const double value = static_cast<double>(static_cast<int8_t>(x[i])) * scales[i / 32];
+      const double value = static_cast<double>(Int8Code(x, k, i)) * scales[i / 32];
       part += value * scale * (codes[i] - ZeroCode(matrix.source));
       minimum_part += value * minimum;
     }

@@ -179,6 +179,11 @@ struct TestMatrix {
   PackedMatrix matrix{};
 };
 
+// Code of element i of a kInt8 row.
+inline int32_t Int8Code(const uint8_t* row, uint32_t k, uint32_t i) {
+  return kInt8HighUnit * static_cast<int8_t>(row[i]) + static_cast<int8_t>(row[k + i]);
+}
+
 // Rows prepared by a table.
 struct TestRows {
   TestRows(const KernelTable& prepared_by,

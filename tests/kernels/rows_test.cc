@@ -44,8 +44,8 @@ std::vector<uint32_t> RowLengths(RowFormat format) {
 // Element i of a prepared row as it enters a product.
 double Prepared(RowFormat format, const uint8_t* row, uint32_t k, uint32_t i) {
   if (format == RowFormat::kInt8) {
-    const auto* scales = reinterpret_cast<const float*>(row + k);
-    return static_cast<double>(static_cast<int8_t>(row[i])) * scales[i / kActivationBlock];
+    const auto* scales = reinterpret_cast<const float*>(row + size_t{2} * k);
+    return static_cast<double>(Int8Code(row, k, i)) * scales[i / kActivationBlock];
   }
   return LoadFloat(format == RowFormat::kF32 ? DType::kF32 : DType::kBF16, row, i);
 }
@@ -61,8 +61,8 @@ double Tolerance(RowFormat format, double value, double block_max, double relati
       return own + std::fabs(value) * 0x1p-8 + 1e-38;
     case RowFormat::kBf16Columns:  // compared with kBf16 instead
       break;
-    case RowFormat::kInt8:  // half a step of max / 127, and the rounding of step and quotient
-      return own + block_max * (1 + relative) * (0.5 / 127 + 4 * kHalfUlp);
+    case RowFormat::kInt8:  // half a step, and the rounding of step and quotient
+      return own + block_max * (1 + relative) * (0.5 / kInt8MaxCode + 4 * kHalfUlp);
   }
   return 0;
 }
@@ -88,16 +88,16 @@ void ExpectPrepared(RowFormat format,
 void ExpectRowLayout(RowFormat format, const uint8_t* row, uint32_t k) {
   size_t used = (format == RowFormat::kF32 ? 4 : 2) * size_t{k};
   if (format == RowFormat::kInt8) {
-    const auto* scales = reinterpret_cast<const float*>(row + k);
+    const auto* scales = reinterpret_cast<const float*>(row + size_t{2} * k);
     const float* sums = scales + k / kActivationBlock;
     for (uint32_t block = 0; block < k / kActivationBlock; ++block) {
       int32_t total = 0;
       for (uint32_t i = 0; i < kActivationBlock; ++i) {
-        total += static_cast<int8_t>(row[block * kActivationBlock + i]);
+        total += Int8Code(row, k, block * kActivationBlock + i);
       }
       ASSERT_EQ(sums[block], scales[block] * static_cast<float>(total)) << "block " << block;
     }
-    used = k + size_t{8} * (k / kActivationBlock);
+    used = size_t{2} * k + size_t{8} * (k / kActivationBlock);
   }
   for (size_t i = used; i < PreparedRowBytes(format, k); ++i) {
     ASSERT_EQ(row[i], 0) << "padding byte " << i;
@@ -264,7 +264,7 @@ TEST_P(RowsTest, TinyAndZeroBlocksStayFinite) {
   });
   for (uint32_t i = 0; i < k; ++i) {
     const double value = Prepared(GetParam().format, Row(0), k, i);
-    EXPECT_NEAR(value, x[i], 0x1p-99 * 0.5 / 127 + 0x1p-107) << i;
+    EXPECT_NEAR(value, x[i], 0x1p-99 * 0.5 / kInt8MaxCode + 0x1p-107) << i;
   }
 }
 

@@ -52,7 +52,7 @@ class LlamaBench:
         run = subprocess.run([*self.command, "-c", str(context), "-npp", str(point.context), "-ntg", str(generated), "-npl", str(point.batch)],
                              capture_output=True, text=True, check=True)
         # | PP | TG | B | N_KV | T_PP s | S_PP t/s | T_TG s | S_TG t/s | …
-        for line in run.stdout.splitlines():
+        for line in (run.stdout + run.stderr).splitlines():
             cells = [c.strip() for c in line.strip().strip("|").split("|")]
             if len(cells) >= 8 and cells[0] == str(point.context):
                 return float(cells[7] if point.kind == "decode" else cells[5])

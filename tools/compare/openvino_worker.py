@@ -2,6 +2,7 @@
 import json
 import random
 import sys
+import time
 
 import numpy
 import openvino
@@ -14,22 +15,32 @@ def make_pipeline(model, threads):
     scheduler.max_num_seqs = 16
     scheduler.max_num_batched_tokens = 2048
     scheduler.enable_prefix_caching = False
-    return openvino_genai.LLMPipeline(model, "CPU", scheduler_config=scheduler, INFERENCE_NUM_THREADS=threads, NUM_STREAMS=1,
-                                      PERFORMANCE_HINT="LATENCY")
+    return openvino_genai.ContinuousBatchingPipeline(model, scheduler, "CPU", {"INFERENCE_NUM_THREADS": threads, "NUM_STREAMS": 1,
+                                                                              "PERFORMANCE_HINT": "LATENCY"})
 
 
 def measure(pipeline, request, rng):
     batch, context = request["batch"], request["context"]
-    ids = numpy.array([[rng.randrange(*request["vocabulary"]) for _ in range(context)] for _ in range(batch)], dtype=numpy.int64)
-    inputs = openvino_genai.TokenizedInputs(openvino.Tensor(ids), openvino.Tensor(numpy.ones_like(ids)))
     config = openvino_genai.GenerationConfig()
     config.max_new_tokens = request["generated"] if request["kind"] == "decode" else 1
     config.ignore_eos = True
     config.do_sample = False
-    metrics = pipeline.generate(inputs, config).perf_metrics
+    started = time.perf_counter()
+    handles = []
+    for i in range(batch):
+        ids = numpy.array([[rng.randrange(*request["vocabulary"]) for _ in range(context)]], dtype=numpy.int64)
+        handles.append(pipeline.add_request(i, openvino.Tensor(ids), config))
+    times = [[] for _ in handles]  # of the tokens of each sequence
+    while pipeline.has_non_finished_requests():
+        pipeline.step()
+        now = time.perf_counter()
+        for sequence, handle in enumerate(handles):
+            if handle.can_read():
+                times[sequence] += [now] * sum(len(output.generated_ids) for output in handle.read().values())
     if request["kind"] == "prefill":
-        return context / (metrics.get_ttft().mean / 1000)
-    return batch / (metrics.get_tpot().mean / 1000)
+        return context / (times[0][0] - started)
+    begin, end = max(t[0] for t in times), min(t[-1] for t in times)
+    return sum(begin < t <= end for sequence in times for t in sequence) / (end - begin)
 
 
 def main():
