@@ -45,8 +45,9 @@ accept_A4() {
 }
 
 accept_A5() {
-  "$ROOT/tools/build.sh" release spindle
-  "$VENV/bin/python" "$ROOT/tools/compare/compare.py" --spindle "$binary" --model "$SPINDLE_TEST_MODEL" ${SPINDLE_COMPARE_ARGS:-}
+  "$ROOT/tools/build.sh" release engine_bench kernel_bench
+  # shellcheck disable=SC2086 # a list of words
+  "$VENV/bin/python" "$ROOT/tools/compare/compare.py" --spindle "$ROOT/build/release/bin" --model "$SPINDLE_TEST_MODEL" ${SPINDLE_COMPARE_ARGS:-}
 }
 
 accept_A6() {

@@ -4,6 +4,7 @@ import json
 import pathlib
 import shlex
 import subprocess
+import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent
 
@@ -43,14 +44,15 @@ class LlamaBench:
 
     def __init__(self, name, folder, model, threads, flags):
         self.name = name
-        self.command = [str(pathlib.Path(folder) / "llama-batched-bench"), "-m", model, "-t", str(threads), "-tb", str(threads),
+        self.command = [str(pathlib.Path(folder).resolve() / "llama-batched-bench"), "-m", str(pathlib.Path(model).resolve()), "-t", str(threads), "-tb", str(threads),
                         *shlex.split(flags)]
 
     def measure(self, point):
         context = point.batch * (point.context + GENERATED) + 256
         generated = GENERATED if point.kind == "decode" else 1
-        run = subprocess.run([*self.command, "-c", str(context), "-npp", str(point.context), "-ntg", str(generated), "-npl", str(point.batch)],
-                             capture_output=True, text=True, check=True)
+        with tempfile.TemporaryDirectory() as folder:  # it writes a log where it runs
+            run = subprocess.run([*self.command, "-c", str(context), "-npp", str(point.context), "-ntg", str(generated), "-npl", str(point.batch)],
+                                 capture_output=True, text=True, check=True, cwd=folder)
         # | PP | TG | B | N_KV | T_PP s | S_PP t/s | T_TG s | S_TG t/s | …
         for line in (run.stdout + run.stderr).splitlines():
             cells = [c.strip() for c in line.strip().strip("|").split("|")]
