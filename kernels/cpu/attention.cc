@@ -392,7 +392,7 @@ int RunBf16Unit(const AttentionArgs& args,
                 const AttentionPlan& plan,
                 const AttentionUnit& unit,
                 const Exec& exec) {
-#if defined(__AMX_BF16__)
+#if defined(SPINDLE_KERNEL_TILES)
   return RunTileUnit(args, plan, unit, exec);
 #else
   return RunHeads<Bf16Op, 5>(args, plan, unit, exec);

@@ -7,7 +7,7 @@ namespace spindle::kernels::SPINDLE_KERNEL_ISA {
 namespace {
 
 int Product(const GemmArgs& args, PanelRange panels, Exec* exec) {
-#if defined(__AMX_BF16__)
+#if defined(SPINDLE_KERNEL_TILES)
   if (args.weights->row_format == RowFormat::kBf16Columns) {
     return GemmColumns(args, panels, exec);
   }

@@ -28,7 +28,7 @@ struct F32Format {
   }
 };
 
-#if !defined(__AMX_BF16__)
+#if !defined(SPINDLE_KERNEL_TILES)
 struct Bf16Format {
   static constexpr uint32_t kStepInputs = 2;
   static constexpr size_t kRowStepBytes = 4;
@@ -124,7 +124,7 @@ int GemmFloat(const GemmArgs& args, PanelRange panels, Exec*) {
     Product<F32Format>(args, panels);
     return kOk;
   }
-#if !defined(__AMX_BF16__)
+#if !defined(SPINDLE_KERNEL_TILES)
   Product<Bf16Format>(args, panels);
   return kOk;
 #else

@@ -10,7 +10,7 @@ namespace {
 using layout::CodeLayout;
 using layout::ScaleKind;
 
-#if defined(__AMX_BF16__)
+#if defined(SPINDLE_KERNEL_TILES)
 constexpr RowFormat kDefaultFormats[] = {RowFormat::kBf16Columns, RowFormat::kBf16Columns};
 #else
 constexpr RowFormat kDefaultFormats[] = {RowFormat::kBf16, RowFormat::kInt8};

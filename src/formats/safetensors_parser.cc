@@ -19,7 +19,7 @@ using Json = nlohmann::json;
 
 // The largest header that the reference implementation accepts.
 constexpr uint64_t kMaxHeaderBytes = 100'000'000;
-constexpr size_t kMaxDimensions = 8;
+constexpr size_t kMaxSafetensorsDimensions = 8;
 constexpr std::string_view kMetadataKey = "__metadata__";
 
 struct Entry {
@@ -105,7 +105,7 @@ class HeaderHandler final : public nlohmann::json_sax<Json> {
     }
     std::vector<uint64_t>& numbers =
         field_ == Field::kShape ? entries_.back().shape : entries_.back().offsets;
-    if (numbers.size() == kMaxDimensions) {
+    if (numbers.size() == kMaxSafetensorsDimensions) {
       return Fail("tensor '" + entries_.back().name + "' has too many dimensions or offsets");
     }
     numbers.push_back(value);

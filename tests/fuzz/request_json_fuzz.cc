@@ -57,7 +57,7 @@ void PrepareAndStart(FakeService& service, Endpoint endpoint, std::string_view b
     return;
   }
   CheckPrepared(service, result.value());
-  Require(service.core.Start(result.value(), service.caller).ok());
+  Require(service.api.Start(result.value(), service.caller).ok());
   service.engine->requests.clear();
   service.engine->streams.clear();
 }
@@ -82,13 +82,13 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view body(copy.get(), length);
   switch (data[0] % 6) {
     case 0:
-      CheckAnswer(service.core.Tokenize(body));
+      CheckAnswer(service.api.Tokenize(body));
       break;
     case 1:
-      CheckAnswer(service.core.Detokenize(body));
+      CheckAnswer(service.api.Detokenize(body));
       break;
     case 2:
-      CheckAnswer(service.core.ApplyTemplate(body, /*render=*/true));
+      CheckAnswer(service.api.ApplyTemplate(body, /*render=*/true));
       break;
     case 3:
       PrepareAndStart(service, Endpoint::kCompletions, body);

@@ -16,8 +16,6 @@
 namespace spindle::kernels {
 namespace {
 
-constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-
 using BitsParam = std::tuple<Isa, DType>;
 
 class AttentionBitsTest : public testing::TestWithParam<BitsParam> {

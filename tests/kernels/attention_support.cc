@@ -14,7 +14,6 @@
 namespace spindle::kernels {
 namespace {
 
-constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
 
 // 64-byte aligned scratch full of NaN.

@@ -5,12 +5,15 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <random>
 #include <vector>
 
 #include "kernels/registry.h"
 
 namespace spindle::kernels {
+
+inline constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
 struct HeadShape {
   uint32_t num_q_heads;
