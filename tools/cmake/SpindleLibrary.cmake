@@ -65,6 +65,10 @@ function(spindle_test)
     set(arg_TIMEOUT 120)
   endif()
   add_executable(${arg_NAME} ${arg_SRCS})
+  # It replaces operator new, which the compiler must not see together with its uses.
+  set(replaces_new ${arg_SRCS})
+  list(FILTER replaces_new INCLUDE REGEX "allocation_counter")
+  set_source_files_properties(${replaces_new} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
   target_include_directories(${arg_NAME} PRIVATE "${PROJECT_SOURCE_DIR}/tests"
                                                  "${PROJECT_SOURCE_DIR}/src" "${PROJECT_SOURCE_DIR}")
   target_link_libraries(${arg_NAME} PRIVATE spindle_warnings spindle_flags ${arg_EXTERNAL}

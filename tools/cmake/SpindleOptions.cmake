@@ -24,6 +24,8 @@ target_compile_options(
             # g++ 12 reports false overlaps inside std::string operator+ (GCC bug 105651).
             $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>
             $<$<CXX_COMPILER_ID:Clang>:-Wthread-safety>
+            # In a unity batch every source looks like a header, whose types must not be local.
+            $<$<AND:$<CXX_COMPILER_ID:GNU>,$<BOOL:${CMAKE_UNITY_BUILD}>>:-Wno-subobject-linkage>
             $<$<BOOL:${SPINDLE_WERROR}>:-Werror>)
 
 # Debug builds assert; the release build keeps assertions off and relies on SPINDLE_CHECK.
