@@ -56,7 +56,6 @@ class Transformer {
     const float* bias;
   };
 
-
   absl::Status CheckInput(const StepInput& input) const;
   absl::Status Embed(std::span<const TokenId> tokens);
   absl::Status Attend(uint32_t layer, uint32_t num_rows, sparse::AttentionRuntime& runtime);
