@@ -20,6 +20,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "e2e"))
 
 import harness  # noqa: E402
+from progress import Progress  # noqa: E402
 
 SHORTEST = 97
 STRIPE_BYTES = 64 * 23040  # of the default model
@@ -64,12 +65,13 @@ def run(label, arguments, prompts, tokens, concurrency, **fields):
         with concurrent.futures.ThreadPoolExecutor(concurrency) as pool:
             jobs = [pool.submit(answer, server, ids, tokens, **fields) for ids in prompts]
             answers = []
+            line = Progress()
             for i, job in enumerate(jobs):
                 answers.append(job.result())
-                print(f"\r{label}: {i + 1}/{len(jobs)} ", end="", file=sys.stderr, flush=True)
+                line.show(f"{label}: {i + 1}/{len(jobs)}")
         preemptions = server.metric_sum("vllm:num_preemptions_total")
         again = [answer(server, ids, tokens, **fields) for ids in prompts] if "warm" in label else None
-    print(f"({time.monotonic() - started:.0f} s)", file=sys.stderr)
+    line.end(f"{label}: {len(jobs)}/{len(jobs)} in {time.monotonic() - started:.0f} s")
     return answers, preemptions, again
 
 

@@ -18,6 +18,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "e2e"))
 
 import harness  # noqa: E402
+from progress import Progress  # noqa: E402
 
 WORDS = "river stone light garden winter number music window paper silver ocean letter forest bridge candle".split()
 SEQUENCES = 16
@@ -130,12 +131,17 @@ async def phase(port, clients, seconds, seed, well_behaved, label):
     started = time.monotonic()
     tasks = [asyncio.create_task(client(port, tally, random.Random(f"{seed}-{label}-{i}"), started + seconds, well_behaved))
              for i in range(clients)]
+    line = Progress()
+
+    def state():
+        done = min(time.monotonic() - started, seconds)
+        return (f"{label}: {done:5.0f}/{seconds} s, {tally.completed} completed, {tally.cancelled} cancelled, {tally.refused} refused, "
+                f"{len(tally.problems)} problems")
+
     while any(not t.done() for t in tasks):
         await asyncio.sleep(0.5)
-        done = min(time.monotonic() - started, seconds)
-        print(f"\r{label}: {done:5.0f}/{seconds} s, {tally.completed} completed, {tally.cancelled} cancelled, {tally.refused} refused, "
-              f"{len(tally.problems)} problems ", end="", file=sys.stderr, flush=True)
-    print(file=sys.stderr)
+        line.show(state())
+    line.end(state())
     for task in tasks:
         task.result()
     return tally, tally.tokens / (time.monotonic() - started)
