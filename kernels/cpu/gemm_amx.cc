@@ -17,8 +17,6 @@ namespace spindle::kernels::SPINDLE_KERNEL_ISA {
 
 namespace {
 
-// Rows that are worked on together stay in the second-level cache.
-constexpr size_t kRowBlockBytes = size_t{1} << 20;
 // Panels that a pair of row groups serves in turn; as tiles they fit the second-level cache.
 constexpr uint32_t kExpandedPanels = 8;
 // Panels of a product of one row group: the sums of one wait for each other, those of several do
@@ -215,9 +213,7 @@ int ManyRows(const GemmArgs& args, PanelRange panels, size_t panel_bytes, Exec* 
   if (step == 0) {
     return kScratchTooSmall;
   }
-  uint32_t block_rows = static_cast<uint32_t>(kRowBlockBytes / args.x_stride_bytes) /
-                        (2 * kColumnGroupRows) * 2 * kColumnGroupRows;
-  block_rows = block_rows == 0 ? 2 * kColumnGroupRows : block_rows;
+  const uint32_t block_rows = RowsPerBlock(args.x_stride_bytes);
   for (uint32_t first = 0; first < args.num_rows; first += block_rows) {
     const uint32_t left = args.num_rows - first;
     const Columns columns{static_cast<const uint8_t*>(args.x) + args.x_stride_bytes * first,

@@ -83,9 +83,6 @@ void TileOfRows(
   }
 }
 
-// Rows stay in the second-level cache while the panels pass.
-constexpr size_t kRowBlockBytes = size_t{1} << 20;
-
 template <typename Format>
 void Product(const GemmArgs& args, PanelRange panels) {
   const size_t panel_bytes =
@@ -100,8 +97,7 @@ void Product(const GemmArgs& args, PanelRange panels) {
     }
     return;
   }
-  uint32_t block_rows = static_cast<uint32_t>(kRowBlockBytes / args.x_stride_bytes) / 32 * 32;
-  block_rows = block_rows < 32 ? 32 : block_rows;
+  const uint32_t block_rows = RowsPerBlock(args.x_stride_bytes);
   for (uint32_t block = 0; block < args.num_rows; block += block_rows) {
     const uint32_t end = args.num_rows - block < block_rows ? args.num_rows : block + block_rows;
     for (uint32_t panel = panels.begin; panel < panels.end; panel += kTilePanels) {

@@ -18,8 +18,6 @@ constexpr uint32_t kTileRows = 8;
 #else
 constexpr uint32_t kTileRows = 4;
 #endif
-// Rows that are worked on together stay in the second-level cache.
-constexpr size_t kRowBlockBytes = size_t{1} << 20;
 
 // Rows [first, first + count) of a product, count ≤ row block.
 struct RowBlock {
@@ -196,8 +194,7 @@ int RowBlockProduct(const GemmArgs& args, RowBlock rows, PanelRange panels, Exec
 
 template <DType kType>
 int TypedProduct(const GemmArgs& args, PanelRange panels, Exec* exec) {
-  uint32_t block_rows = static_cast<uint32_t>(kRowBlockBytes / args.x_stride_bytes) / 32 * 32;
-  block_rows = block_rows < 32 ? 32 : block_rows;
+  const uint32_t block_rows = RowsPerBlock(args.x_stride_bytes);
   for (uint32_t first = 0; first < args.num_rows; first += block_rows) {
     const uint32_t left = args.num_rows - first;
     const RowBlock rows{.x = static_cast<const uint8_t*>(args.x) + args.x_stride_bytes * first,

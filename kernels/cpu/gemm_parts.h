@@ -16,6 +16,15 @@ struct PanelRange {
   uint32_t end;
 };
 
+// Rows that are worked on together, so that they stay in the second-level cache while the panels
+// pass: 1 MiB of them, in whole pairs of tiles.
+SPINDLE_INLINE uint32_t RowsPerBlock(size_t stride_bytes) {
+  constexpr size_t kBlockBytes = size_t{1} << 20;
+  constexpr uint32_t kMultiple = 32;
+  const uint32_t rows = static_cast<uint32_t>(kBlockBytes / stride_bytes) / kMultiple * kMultiple;
+  return rows < kMultiple ? kMultiple : rows;
+}
+
 // Scratch handed out front to back; each piece is 64-byte aligned.
 class ScratchCursor {
  public:

@@ -2,8 +2,8 @@
 //   Gemm/<table>/<type>/<outputs>x<inputs>/<rows>   weights come from memory, not from cache
 //   Model/<table>/<rows>                            all products of SmolLM2-135M, Q4_1 with a Q8_0
 //   head Rows/<table>/<kernel>/<elements>                operand preparation
-// Counters: GOP/s, of which fractions int8 and tile of the register-only roofs; GB/s of weights
-// (rows: of input) and fraction mem of streaming reads. Example: kernel_bench
+// Counters: GOP/s, of which fractions int8 (vectors) and tile (bf16) of the register-only roofs;
+// GB/s of weights (rows: of input) and fraction mem of streaming reads. Example: kernel_bench
 // --benchmark_filter=Model/amx
 #include <algorithm>
 #include <chrono>
@@ -208,7 +208,7 @@ void ReportProducts(benchmark::State& state, double seconds, double operations, 
   state.counters["ms"] = benchmark::Counter(seconds * 1e3, benchmark::Counter::kAvgThreads);
   state.counters["GOP/s"] = gops;
   state.counters["int8"] = Fraction(gops, roofs.int8_gops);
-  state.counters["tile"] = Fraction(gops, roofs.int8_amx_gops);
+  state.counters["tile"] = Fraction(gops, roofs.bf16_amx_gops);
   state.counters["GB/s"] = gbps;
   state.counters["mem"] = Fraction(gbps, roofs.dram_gbps);
 }
