@@ -407,26 +407,12 @@ int Product(const GemmArgs& args, PanelRange panels, Exec* exec) {
 }  // namespace
 
 int GemmColumns(const GemmArgs& args, PanelRange panels, Exec* exec) {
-  switch (args.weights->source) {
-    case DType::kQ8_0:
-      return Product<CodeTiles<DType::kQ8_0>>(args, panels, exec);
-    case DType::kQ4_0:
-      return Product<CodeTiles<DType::kQ4_0>>(args, panels, exec);
-    case DType::kQ4_1:
-      return Product<CodeTiles<DType::kQ4_1>>(args, panels, exec);
-    case DType::kQ5_0:
-      return Product<CodeTiles<DType::kQ5_0>>(args, panels, exec);
-    case DType::kQ5_1:
-      return Product<CodeTiles<DType::kQ5_1>>(args, panels, exec);
-    case DType::kQ4_K:
-      return Product<CodeTiles<DType::kQ4_K>>(args, panels, exec);
-    case DType::kQ5_K:
-      return Product<CodeTiles<DType::kQ5_K>>(args, panels, exec);
-    case DType::kQ6_K:
-      return Product<CodeTiles<DType::kQ6_K>>(args, panels, exec);
-    default:
-      return Product<StoredTiles>(args, panels, exec);
+  if (!IsQuantised(args.weights->source)) {
+    return Product<StoredTiles>(args, panels, exec);
   }
+  return VisitQuantised(args.weights->source, [&](auto type) {
+    return Product<CodeTiles<decltype(type)::value>>(args, panels, exec);
+  });
 }
 
 }  // namespace spindle::kernels::SPINDLE_KERNEL_ISA

@@ -212,26 +212,9 @@ int TypedProduct(const GemmArgs& args, PanelRange panels, Exec* exec) {
 }  // namespace
 
 int GemmInt8(const GemmArgs& args, PanelRange panels, Exec* exec) {
-  switch (args.weights->source) {
-    case DType::kQ8_0:
-      return TypedProduct<DType::kQ8_0>(args, panels, exec);
-    case DType::kQ4_0:
-      return TypedProduct<DType::kQ4_0>(args, panels, exec);
-    case DType::kQ4_1:
-      return TypedProduct<DType::kQ4_1>(args, panels, exec);
-    case DType::kQ5_0:
-      return TypedProduct<DType::kQ5_0>(args, panels, exec);
-    case DType::kQ5_1:
-      return TypedProduct<DType::kQ5_1>(args, panels, exec);
-    case DType::kQ4_K:
-      return TypedProduct<DType::kQ4_K>(args, panels, exec);
-    case DType::kQ5_K:
-      return TypedProduct<DType::kQ5_K>(args, panels, exec);
-    case DType::kQ6_K:
-      return TypedProduct<DType::kQ6_K>(args, panels, exec);
-    default:
-      return kUnsupported;
-  }
+  return VisitQuantised(args.weights->source, [&](auto type) {
+    return TypedProduct<decltype(type)::value>(args, panels, exec);
+  });
 }
 
 }  // namespace spindle::kernels::SPINDLE_KERNEL_ISA

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include "kernels/api/gemm.h"
 #include "kernels/cpu/layout.h"
@@ -15,6 +16,31 @@ struct PanelRange {
   uint32_t begin;
   uint32_t end;
 };
+
+// Calls `visit` with an integral constant that is the quantised type `type`.
+template <typename Visit>
+int VisitQuantised(DType type, Visit visit) {
+  switch (type) {
+    case DType::kQ8_0:
+      return visit(std::integral_constant<DType, DType::kQ8_0>{});
+    case DType::kQ4_0:
+      return visit(std::integral_constant<DType, DType::kQ4_0>{});
+    case DType::kQ4_1:
+      return visit(std::integral_constant<DType, DType::kQ4_1>{});
+    case DType::kQ5_0:
+      return visit(std::integral_constant<DType, DType::kQ5_0>{});
+    case DType::kQ5_1:
+      return visit(std::integral_constant<DType, DType::kQ5_1>{});
+    case DType::kQ4_K:
+      return visit(std::integral_constant<DType, DType::kQ4_K>{});
+    case DType::kQ5_K:
+      return visit(std::integral_constant<DType, DType::kQ5_K>{});
+    case DType::kQ6_K:
+      return visit(std::integral_constant<DType, DType::kQ6_K>{});
+    default:
+      return kUnsupported;
+  }
+}
 
 // Rows that are worked on together, so that they stay in the second-level cache while the panels
 // pass: 1 MiB of them, in whole pairs of tiles.
