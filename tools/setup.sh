@@ -1,17 +1,23 @@
 #!/usr/bin/env bash
 # Installs what is missing to build, serve and test Spindle on Debian 12: Debian packages, a Rust compiler and a private
 # Python environment. Idempotent; does nothing when all is there.
-# use: tools/setup.sh [--no-tests]     --no-tests: only what building and serving need
+# use: tools/setup.sh [--no-tests | --packaging]
+#   --no-tests: only what building and serving need     --packaging: these and what tools/packaging needs
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 
 with_tests=1
+with_packaging=1
 for arg in "$@"; do
   case $arg in
-    --no-tests) with_tests=0 ;;
-    *) die "unknown argument '$arg' (use: tools/setup.sh [--no-tests])" ;;
+    --no-tests) with_tests=0 with_packaging=0 ;;
+    --packaging) with_tests=0 ;;
+    *) die "unknown argument '$arg' (use: tools/setup.sh [--no-tests | --packaging])" ;;
   esac
 done
+
+# The packages of one section of tools/packages.txt.
+section() { sed -n "/^# --- $1\$/,/^# --- /p" "$ROOT/tools/packages.txt" | grep -v '^#'; }
 
 install_missing() {
   local missing=() package
@@ -51,11 +57,9 @@ install_python() {
 }
 
 [ -f /etc/debian_version ] || die "this script knows Debian packages only; see tools/packages.txt for the list"
-if [ $with_tests = 1 ]; then
-  wanted=$(grep -v '^#' "$ROOT/tools/packages.txt")
-else
-  wanted=$(sed '/^# --- tests/,$d' "$ROOT/tools/packages.txt" | grep -v '^#'; echo python3 python3-venv curl)
-fi
+wanted=$(section build)
+[ $with_tests = 1 ] && wanted+=" $(section tests)"
+[ $with_packaging = 1 ] && wanted+=" $(section packaging)"
 # shellcheck disable=SC2086 # a list of words
 install_missing $wanted
 install_rust

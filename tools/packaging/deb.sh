@@ -4,6 +4,7 @@
 set -euo pipefail
 . "$(dirname "$0")/../lib.sh"
 
+"$ROOT/tools/setup.sh" --packaging
 "$ROOT/tools/build.sh" release spindle
 cd "$ROOT/build/release"
 say "packing"

@@ -5,6 +5,7 @@
 set -euo pipefail
 . "$(dirname "$0")/../lib.sh"
 
+"$ROOT/tools/setup.sh" --packaging
 "$ROOT/tools/build.sh" release spindle
 version=$(sed -n 's/^project(spindle VERSION \([0-9.]*\).*/\1/p' "$ROOT/CMakeLists.txt")
 name=spindle-$version-linux-x86_64
