@@ -14,6 +14,7 @@ find_package(Boost 1.74 REQUIRED)
 find_package(PkgConfig REQUIRED)
 pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET libxxhash)
 pkg_check_modules(LIBEDIT REQUIRED IMPORTED_TARGET libedit)
+pkg_check_modules(LIBURING REQUIRED IMPORTED_TARGET liburing)
 
 if(SPINDLE_GRPC)
   find_package(Protobuf REQUIRED) # 3.21 ships no config file in Debian 12
