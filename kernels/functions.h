@@ -9,6 +9,7 @@
 #include "kernels/api/exec.h"
 #include "kernels/api/gemm.h"
 #include "kernels/api/logits.h"
+#include "kernels/api/lru.h"
 #include "kernels/api/rope_append.h"
 #include "kernels/api/rows.h"
 
@@ -53,6 +54,11 @@
   uint32_t CollectAtLeast(const float* logits, uint32_t n, float threshold, ScoredToken* out); \
   }
 
+#define SPINDLE_DECLARE_LRU_KERNELS(isa)                             \
+  namespace spindle::kernels::isa {                                  \
+  VictimResult SelectVictims(const VictimArgs& args, uint32_t* out); \
+  }
+
 SPINDLE_DECLARE_WEIGHT_AND_ROW_KERNELS(reference)
 SPINDLE_DECLARE_WEIGHT_AND_ROW_KERNELS(baseline)
 SPINDLE_DECLARE_WEIGHT_AND_ROW_KERNELS(avx2)
@@ -68,3 +74,8 @@ SPINDLE_DECLARE_LOGITS_KERNELS(baseline)
 SPINDLE_DECLARE_LOGITS_KERNELS(avx2)
 SPINDLE_DECLARE_LOGITS_KERNELS(avx512)
 SPINDLE_DECLARE_LOGITS_KERNELS(amx)
+SPINDLE_DECLARE_LRU_KERNELS(reference)
+SPINDLE_DECLARE_LRU_KERNELS(baseline)
+SPINDLE_DECLARE_LRU_KERNELS(avx2)
+SPINDLE_DECLARE_LRU_KERNELS(avx512)
+SPINDLE_DECLARE_LRU_KERNELS(amx)

@@ -11,6 +11,7 @@
 #include "kernels/api/exec.h"
 #include "kernels/api/gemm.h"
 #include "kernels/api/logits.h"
+#include "kernels/api/lru.h"
 #include "kernels/api/rope_append.h"
 #include "kernels/api/rows.h"
 
@@ -73,6 +74,10 @@ struct KernelTable {
       const float* logits, uint32_t n, uint32_t k, ScoredToken* out, ScoredToken* scratch);
   // Writes all entries with logit ≥ threshold, ids ascending; returns how many.
   uint32_t (*collect_at_least)(const float* logits, uint32_t n, float threshold, ScoredToken* out);
+
+  // Cache of the fast tier. REQUIRES: `out` has room for args.num_wanted slots. Equal in all
+  // tables.
+  VictimResult (*select_victims)(const VictimArgs& args, uint32_t* out);
 };
 
 // The table of an ISA, or null when this build or this CPU lacks it.

@@ -14,6 +14,7 @@
   .merge_attention = isa::MergeAttention
 #define SPINDLE_LOGITS_KERNELS(isa) \
   .summarize = isa::Summarize, .top_k = isa::TopK, .collect_at_least = isa::CollectAtLeast
+#define SPINDLE_LRU_KERNELS(isa) .select_victims = isa::SelectVictims
 
 namespace spindle::kernels {
 
@@ -23,7 +24,8 @@ namespace spindle::kernels {
                                         .family = family_number,             \
                                         SPINDLE_WEIGHT_AND_ROW_KERNELS(set), \
                                         SPINDLE_ATTENTION_KERNELS(set),      \
-                                        SPINDLE_LOGITS_KERNELS(set)};        \
+                                        SPINDLE_LOGITS_KERNELS(set),         \
+                                        SPINDLE_LRU_KERNELS(set)};           \
   return &table
 
 const KernelTable* BuiltTable(Isa isa) {

@@ -203,24 +203,16 @@ class UnitRunner {
   }
 
   void FoldTile(uint32_t run_begin, uint32_t run_end) {
-    const uint64_t live = LiveLanes(item_.runs, run_begin, run_end);
-    const uint32_t tile = item_.runs[run_begin].tile;
-    uint64_t all = 0;
-    uint64_t common = kAllLanes;
-    for (uint32_t r = 0; r < num_rows_; ++r) {
-      const uint64_t position = uint64_t{item_.first_position} + unit_.row_begin + r;
-      masks_[r] = live & LanesSeenFrom(position, item_.window, tile);
-      all |= masks_[r];
-      common &= masks_[r];
-    }
-    if (all == 0) {
+    const TileVisibility lanes =
+        FindVisibleLanes(item_, unit_.row_begin, num_rows_, run_begin, run_end, masks_);
+    if (lanes.any == 0) {
       return;
     }
     const size_t element_bytes = args_.kv_type == DType::kBF16 ? 2 : 4;
     TileRows rows;
-    FillTileRows(item_, run_begin, run_end, element_bytes, all, &rows);
+    FillTileRows(item_, run_begin, run_end, element_bytes, lanes.any, &rows);
     PackKeys(args_.kv_type, rows.k, args_.head_dim, keys_);
-    if (all == common || !HasNonFinite(args_.kv_type, rows.v, args_.head_dim)) {
+    if (lanes.any == lanes.every || !HasNonFinite(args_.kv_type, rows.v, args_.head_dim)) {
       PackValues<Op>(args_.kv_type, rows.v, args_.head_dim, values_);
       Fold(0, num_rows_);
       return;

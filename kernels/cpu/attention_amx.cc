@@ -176,24 +176,16 @@ class TileRunner {
 
   void FoldTile(uint32_t run_begin, uint32_t run_end) {
     const AttentionItem& item = *head_->item;
-    const uint64_t live = LiveLanes(item.runs, run_begin, run_end);
-    const uint32_t tile = item.runs[run_begin].tile;
-    uint64_t all = 0;
-    uint64_t common = kAllLanes;
-    for (uint32_t r = 0; r < num_rows_; ++r) {
-      const uint64_t position = uint64_t{item.first_position} + unit_.row_begin + r;
-      masks_[r] = live & LanesSeenFrom(position, item.window, tile);
-      all |= masks_[r];
-      common &= masks_[r];
-    }
-    if (all == 0) {
+    const TileVisibility lanes =
+        FindVisibleLanes(item, unit_.row_begin, num_rows_, run_begin, run_end, masks_);
+    if (lanes.any == 0) {
       return;
     }
-    masked_ = common != kAllLanes;
+    masked_ = lanes.every != kAllLanes;
     TileRows rows;
-    FillTileRows(item, run_begin, run_end, 2, all, &rows);
+    FillTileRows(item, run_begin, run_end, 2, lanes.any, &rows);
     FindKeyBlocks(rows.k, size_t{d_} * 2, keys_, key_blocks_);
-    if (all == common || !HasNonFinite(DType::kBF16, rows.v, d_)) {
+    if (lanes.any == lanes.every || !HasNonFinite(DType::kBF16, rows.v, d_)) {
       // The products of the first scores run on while V is transposed.
       TileFence();
       Scores(0);

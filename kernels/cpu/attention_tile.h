@@ -56,6 +56,32 @@ SPINDLE_INLINE uint64_t LanesSeenFrom(uint64_t position, uint32_t window, uint32
   return lanes;
 }
 
+// What the query rows of a unit see of one tile.
+struct TileVisibility {
+  uint64_t any;    // lanes that at least one row sees
+  uint64_t every;  // lanes that all rows see
+};
+
+// Fills `masks[r]` with the lanes that token row `row_begin` + r sees of the tile in runs
+// [run_begin, run_end).
+[[maybe_unused]] static inline TileVisibility FindVisibleLanes(const AttentionItem& item,
+                                                               uint32_t row_begin,
+                                                               uint32_t num_rows,
+                                                               uint32_t run_begin,
+                                                               uint32_t run_end,
+                                                               uint64_t* masks) {
+  const uint64_t live = LiveLanes(item.runs, run_begin, run_end);
+  const uint32_t tile = item.runs[run_begin].tile;
+  TileVisibility lanes = {.any = 0, .every = kAllLanes};
+  for (uint32_t r = 0; r < num_rows; ++r) {
+    const uint64_t position = uint64_t{item.first_position} + row_begin + r;
+    masks[r] = live & LanesSeenFrom(position, item.window, tile);
+    lanes.any |= masks[r];
+    lanes.every &= masks[r];
+  }
+  return lanes;
+}
+
 // Row addresses of the lanes in `lanes`; all others point to zeros.
 [[maybe_unused]] static inline void FillTileRows(const AttentionItem& item,
                                                  uint32_t run_begin,

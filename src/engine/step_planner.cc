@@ -26,6 +26,14 @@ uint32_t RemainingTokens(const Choice& choice) {
   return choice.request->spec.sampling.max_tokens - choice.num_generated;
 }
 
+VictimView ViewAsVictim(const Choice& choice) {
+  return {choice.request->priority_class,
+          choice.request->arrival,
+          choice.index,
+          choice.num_preemptions,
+          RemainingTokens(choice)};
+}
+
 }  // namespace
 
 StepPlanner::StepPlanner(const EngineOptions& options,
@@ -123,11 +131,7 @@ bool StepPlanner::GrowOrPreempt(Choice& choice) {
   while (!lifecycle_.Grow(choice).ok()) {
     victims_.clear();
     for (const Choice* running : lifecycle_.running()) {
-      victims_.push_back({running->request->priority_class,
-                          running->request->arrival,
-                          running->index,
-                          running->num_preemptions,
-                          RemainingTokens(*running)});
+      victims_.push_back(ViewAsVictim(*running));
     }
     const std::optional<size_t> index =
         ChooseVictim(victims_, VictimRule::kNormal, options_.policy);
@@ -322,11 +326,7 @@ bool StepPlanner::BreakDeadlock(TimePoint now) {
     for (Choice* running : lifecycle_.running()) {
       if (running != &wanting) {
         others.push_back(running);
-        victims_.push_back({running->request->priority_class,
-                            running->request->arrival,
-                            running->index,
-                            running->num_preemptions,
-                            RemainingTokens(*running)});
+        victims_.push_back(ViewAsVictim(*running));
       }
     }
     const std::optional<size_t> index =
