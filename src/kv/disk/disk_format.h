@@ -89,13 +89,13 @@ enum RecordFlags : uint32_t {
 
 // The header of a record but for its extent table, decoded.
 struct RecordFields {
-  RecordId id;
+  RecordId id{};
   uint32_t flags = 0;
   uint32_t ordinal = 0;     // of the stripe in its sequence
   uint32_t num_tokens = 0;  // 64 for a stripe, 1 … 63 for a tail, else 0
   Digest parent{};          // key of the stripe before; of the root for the first
   MethodDigest method{};
-  ContentChecksum checksum;  // XXH3-128 of the payload
+  ContentChecksum checksum{};  // XXH3-128 of the payload
   uint64_t numerics_class = 0;
   uint64_t seq = 0;  // order of records over the life of the store
   uint64_t payload_bytes = 0;
@@ -110,7 +110,7 @@ struct RecordFields {
 inline constexpr uint32_t kMaxExtents = 4096;
 inline constexpr uint64_t kMaxPayloadBytes = uint64_t{1} << 30;
 
-// Bytes of the header of a record with this many extents: 4 KiB up to 222 extents.
+// Bytes of the header of a record with this many extents: 4 KiB up to 223 extents.
 [[nodiscard]] uint64_t HeaderBytes(uint32_t num_extents);
 
 // Bytes of header and padded payload.
