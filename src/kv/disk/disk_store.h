@@ -160,6 +160,7 @@ class DiskStore {
   // Flush, a checkpoint, and the end: later requests are refused. ERRORS: as Flush.
   absl::Status Close();
 
+  // As of the last Poll, Tick, Flush, Collect or Close.
   [[nodiscard]] DiskStats Stats() const;
 
   // What Open found.

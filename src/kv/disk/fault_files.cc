@@ -56,16 +56,14 @@ class FaultFile final : public DiskFile {
       : DiskFile(below->path()), files_(files), below_(std::move(below)) {}
 
   absl::StatusOr<size_t> ReadAt(uint64_t offset, std::span<const iovec> parts) override {
-    const FaultFiles::Decision decision = files_.DecideRead(path());
+    const FaultFiles::Decision decision = files_.DecideRead(path(), TotalBytes(parts));
     if (decision.fault == FaultFiles::Fault::kError) {
       return ErrnoStatus(EIO, At(path(), offset));
     }
     std::array<iovec, kMaxParts> cut;
     if (decision.fault == FaultFiles::Fault::kShort) {
-      if (const size_t count = CutParts(parts, decision.random, &cut); count > 0) {
-        return below_->ReadAt(offset, std::span(cut).first(count));
-      }
-      return ErrnoStatus(EIO, At(path(), offset));
+      const size_t count = CutParts(parts, decision.random, &cut);
+      return below_->ReadAt(offset, std::span(cut).first(count));
     }
     SPINDLE_ASSIGN_OR_RETURN(const size_t moved, below_->ReadAt(offset, parts));
     if (decision.fault == FaultFiles::Fault::kFlip && moved > 0) {
@@ -75,17 +73,14 @@ class FaultFile final : public DiskFile {
   }
 
   absl::StatusOr<size_t> WriteAt(uint64_t offset, std::span<const iovec> parts) override {
-    const FaultFiles::Decision decision = files_.DecideWrite(path());
+    const FaultFiles::Decision decision = files_.DecideWrite(path(), TotalBytes(parts));
     std::array<iovec, kMaxParts> cut;
     const size_t count = CutParts(parts, decision.random, &cut);
     switch (decision.fault) {
       case FaultFiles::Fault::kNone:
         return below_->WriteAt(offset, parts);
       case FaultFiles::Fault::kShort:
-        if (count > 0) {
-          return below_->WriteAt(offset, std::span(cut).first(count));
-        }
-        return ErrnoStatus(EIO, At(path(), offset));
+        return below_->WriteAt(offset, std::span(cut).first(count));
       case FaultFiles::Fault::kError:
       case FaultFiles::Fault::kNoSpace:
         if (count > 0) {
@@ -156,7 +151,7 @@ bool FaultFiles::Chance(double probability) {
   return static_cast<double>(Next() >> 11) < probability * 0x1p53;
 }
 
-FaultFiles::Decision FaultFiles::DecideRead(const std::string& path) {
+FaultFiles::Decision FaultFiles::DecideRead(const std::string& path, uint64_t bytes) {
   MutexLock lock(mutex_);
   if (Exempt(path)) {
     return {};
@@ -165,7 +160,7 @@ FaultFiles::Decision FaultFiles::DecideRead(const std::string& path) {
     ++counts_.read_errors;
     return {Fault::kError, Next()};
   }
-  if (Chance(rates_.short_read)) {
+  if (bytes >= 2 * kAlignment && Chance(rates_.short_read)) {
     ++counts_.short_reads;
     return {Fault::kShort, Next()};
   }
@@ -176,7 +171,7 @@ FaultFiles::Decision FaultFiles::DecideRead(const std::string& path) {
   return {};
 }
 
-FaultFiles::Decision FaultFiles::DecideWrite(const std::string& path) {
+FaultFiles::Decision FaultFiles::DecideWrite(const std::string& path, uint64_t bytes) {
   MutexLock lock(mutex_);
   if (Exempt(path)) {
     return {};
@@ -189,7 +184,7 @@ FaultFiles::Decision FaultFiles::DecideWrite(const std::string& path) {
     ++counts_.no_space;
     return {Fault::kNoSpace, Next()};
   }
-  if (Chance(rates_.short_write)) {
+  if (bytes >= 2 * kAlignment && Chance(rates_.short_write)) {
     ++counts_.short_writes;
     return {Fault::kShort, Next()};
   }

@@ -94,8 +94,9 @@ class FaultFiles final : public DiskFiles {
     uint64_t random = 0;  // where a flip or cut goes
   };
 
-  Decision DecideRead(const std::string& path) SPINDLE_EXCLUDES(mutex_);
-  Decision DecideWrite(const std::string& path) SPINDLE_EXCLUDES(mutex_);
+  // A transfer of a single unit of 4 KiB is never short.
+  Decision DecideRead(const std::string& path, uint64_t bytes) SPINDLE_EXCLUDES(mutex_);
+  Decision DecideWrite(const std::string& path, uint64_t bytes) SPINDLE_EXCLUDES(mutex_);
   bool DecideSync(const std::string& path) SPINDLE_EXCLUDES(mutex_);
   [[nodiscard]] bool Exempt(const std::string& path) const SPINDLE_REQUIRES(mutex_);
   uint64_t Next() SPINDLE_REQUIRES(mutex_);

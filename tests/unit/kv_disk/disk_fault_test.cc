@@ -1,0 +1,183 @@
+// Operations over files that fail from a seed: whatever happens, no wrong byte is served, every
+// fault is counted where it belongs, and the tier goes on or switches itself off.
+#include <memory>
+#include <random>
+#include <set>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "disk_test_util.h"
+#include "kv/disk/fault_files.h"
+
+namespace spindle::kv::disk {
+namespace {
+
+using ::spindle::test::MemoryFiles;
+
+class DiskFaultTest : public ::testing::Test {
+ protected:
+  // Random stores and loads; returns how many loads were good.
+  uint64_t Run(DiskStore& store, int num_operations, uint64_t seed) {
+    std::mt19937_64 random(seed);
+    uint64_t good = 0;
+    for (int i = 0; i < num_operations; ++i) {
+      const TestStripe stripe(1 + random() % 300);
+      const absl::Status status =
+          random() % 3 == 0 ? StoreNow(store, stripe) : LoadNow(store, stripe);
+      EXPECT_FALSE(absl::IsInternal(status)) << status;
+      good += status.ok() ? 1U : 0U;
+      clock.Advance(std::chrono::milliseconds(40));
+      if (i % 4 == 0) {
+        store.Tick();
+      }
+    }
+    return good;
+  }
+
+  MemoryFiles memory;
+  FaultFiles files{memory, 11};
+  VirtualClock clock;
+};
+
+TEST_F(DiskFaultTest, FlippedBitsAreAlwaysFound) {
+  auto store = OpenStore(files, clock);
+  files.SetRates({.flip = 0.05});
+  EXPECT_GT(Run(*store, 4000, 1), 1000U);
+  const DiskStats stats = store->Stats();
+  const FaultCounts counts = files.counts();
+  const uint64_t found = Failures(stats, LoadFailure::kHeader) +
+                         Failures(stats, LoadFailure::kMismatch) +
+                         Failures(stats, LoadFailure::kPayload);
+  EXPECT_GT(counts.read_flips, 50U);
+  EXPECT_GT(counts.write_flips, 20U);
+  // Each flip of a read record is found at once; each of a written one when it is loaded, unless it
+  // went into the page of a segment's header.
+  EXPECT_GE(found, counts.read_flips);
+  EXPECT_LE(found, counts.read_flips + counts.write_flips);
+  EXPECT_EQ(stats.tombstones, found);
+  EXPECT_EQ(stats.state, TierState::kOk);
+}
+
+TEST_F(DiskFaultTest, ShortTransfersAreContinued) {
+  auto store = OpenStore(files, clock);
+  files.SetRates({.short_read = 0.1, .short_write = 0.1});
+  Run(*store, 3000, 2);
+  const FaultCounts counts = files.counts();
+  EXPECT_GT(counts.short_reads + counts.short_writes, 200U);
+  const DiskStats stats = store->Stats();
+  // Four short ones in a row are rare.
+  EXPECT_LE(Failures(stats, LoadFailure::kShort) + Skips(stats, StoreSkip::kIo), 5U);
+  EXPECT_EQ(stats.state, TierState::kOk);
+}
+
+TEST_F(DiskFaultTest, AFullDeviceStopsStoresOnly) {
+  auto store = OpenStore(files, clock);
+  for (uint64_t i = 1; i <= 50; ++i) {
+    ASSERT_TRUE(StoreNow(*store, TestStripe(i)).ok());
+  }
+  files.SetRates({.no_space = 1.0});
+  EXPECT_TRUE(absl::IsResourceExhausted(StoreNow(*store, TestStripe(99))));
+  EXPECT_EQ(files.counts().no_space, 1U);
+  EXPECT_TRUE(LoadNow(*store, TestStripe(50)).ok());
+  EXPECT_TRUE(absl::IsResourceExhausted(StoreNow(*store, TestStripe(98))));
+  EXPECT_EQ(files.counts().no_space, 1U) << "the device is left in peace for a minute";
+  store->Tick();
+  EXPECT_EQ(store->Stats().state, TierState::kReadOnly);
+  EXPECT_EQ(Skips(store->Stats(), StoreSkip::kNoSpace), 2U);
+  EXPECT_EQ(Skips(store->Stats(), StoreSkip::kIo), 0U);
+}
+
+TEST_F(DiskFaultTest, ManyErrorsInAMinuteSwitchTheTierOff) {
+  auto store = OpenStore(files, clock);
+  for (uint64_t i = 1; i <= 20; ++i) {
+    ASSERT_TRUE(StoreNow(*store, TestStripe(i)).ok());
+  }
+  files.SetRates({.read_error = 1.0});
+  for (uint64_t i = 1; i <= 7; ++i) {
+    EXPECT_TRUE(absl::IsUnavailable(LoadNow(*store, TestStripe(i))));
+  }
+  clock.Advance(std::chrono::seconds(61));
+  EXPECT_TRUE(absl::IsUnavailable(LoadNow(*store, TestStripe(8))));
+  EXPECT_EQ(store->Stats().state, TierState::kOk) << "the others are older than a minute";
+  for (uint64_t i = 9; i <= 15; ++i) {
+    EXPECT_TRUE(absl::IsUnavailable(LoadNow(*store, TestStripe(i))));
+  }
+  store->Tick();
+  EXPECT_EQ(store->Stats().state, TierState::kDegraded);
+  const uint64_t errors = files.counts().read_errors;
+  EXPECT_EQ(errors, 15U);
+  EXPECT_EQ(Failures(store->Stats(), LoadFailure::kIo), errors);
+  EXPECT_TRUE(absl::IsUnavailable(LoadNow(*store, TestStripe(16))));
+  EXPECT_TRUE(absl::IsUnavailable(StoreNow(*store, TestStripe(99))));
+  EXPECT_EQ(files.counts().read_errors, errors);
+  EXPECT_FALSE(store->Flush().ok());
+}
+
+TEST_F(DiskFaultTest, AFailedSyncTakesBackWhatItCovered) {
+  auto store = OpenStore(files, clock);
+  ASSERT_TRUE(StoreNow(*store, TestStripe(1)).ok());
+  ASSERT_TRUE(store->Flush().ok());
+  const TestStripe second(2);
+  const auto ticket = store->SubmitStore(second.Store(Ack::kDurable));
+  store->Tick();
+  files.SetRates({.sync_error = 1.0});
+  clock.Advance(std::chrono::milliseconds(200));
+  const Completion completion = WaitFor(*store, *ticket);
+  EXPECT_TRUE(absl::IsUnavailable(completion.status)) << completion.status;
+  EXPECT_FALSE(store->Contains(second.id));
+  EXPECT_TRUE(LoadNow(*store, TestStripe(1)).ok());
+  files.SetRates({});
+  EXPECT_TRUE(StoreNow(*store, second).ok()) << "into a new segment";
+  EXPECT_TRUE(store->Flush().ok());
+  EXPECT_TRUE(LoadNow(*store, second).ok());
+}
+
+TEST_F(DiskFaultTest, AnUndeletableFileIsPutAside) {
+  DiskOptions options = SmallOptions();
+  options.capacity_bytes = 1 << 20;
+  auto store = OpenStore(files, clock, options);
+  files.SetRates({.unlink_error = 0.2});
+  for (uint64_t i = 1; i <= 300; ++i) {
+    StoreNow(*store, TestStripe(i)).IgnoreError();  // may be refused while space is made
+    for (int tick = 0; tick < 3; ++tick) {
+      clock.Advance(std::chrono::milliseconds(100));
+      store->Tick();
+    }
+  }
+  EXPECT_GT(files.counts().unlink_errors, 0U);
+  EXPECT_EQ(store->Stats().quarantined_segments, files.counts().unlink_errors);
+  EXPECT_GT(store->Stats().collected_segments, files.counts().unlink_errors);
+  EXPECT_TRUE(store->CheckIntegrity().ok()) << store->CheckIntegrity();
+}
+
+TEST_F(DiskFaultTest, TenThousandOperationsWithAllFaultsServeNothingWrong) {
+  DiskOptions options = SmallOptions();
+  options.capacity_bytes = 3 << 20;
+  uint64_t good = 0;
+  uint64_t lives = 0;
+  for (; lives < 20; ++lives) {
+    auto store = OpenStore(files, clock, options);
+    ASSERT_NE(store, nullptr);
+    files.SetRates({.read_error = 0.002,
+                    .write_error = 0.002,
+                    .short_read = 0.05,
+                    .short_write = 0.05,
+                    .no_space = 0.0005,
+                    .flip = 0.03,
+                    .sync_error = 0.001,
+                    .unlink_error = 0.01,
+                    .segments_only = false});
+    good += Run(*store, 500, lives);
+    EXPECT_TRUE(store->CheckIntegrity().ok()) << store->CheckIntegrity();
+    files.SetRates({});
+  }
+  EXPECT_GT(good, 3000U);
+  const FaultCounts counts = files.counts();
+  EXPECT_GT(counts.read_errors, 0U);
+  EXPECT_GT(counts.write_errors, 0U);
+  EXPECT_GT(counts.total(), 200U);
+}
+
+}  // namespace
+}  // namespace spindle::kv::disk
