@@ -1,6 +1,7 @@
 // How many fast frames each running request may have: bounds, distribution of what is there, and
 // how fast sizes may change. Pure functions over numbers. Sizes are frames per cache group, in
-// multiples of kRunFrames; a request's frames are that times its groups.
+// multiples of kRunFrames; a request's frames are that times its groups. Thread-safety: pure
+// functions.
 #pragma once
 
 #include <cstdint>

@@ -14,7 +14,7 @@ struct PageCopy {
 };
 
 // Copies `bytes` per page, in order: all of it, or one half of the page with both pointers at that
-// half. The next page is asked for while the present one is copied. REQUIRES: no overlap.
+// half. REQUIRES: no overlap.
 void CopyPages(std::span<const PageCopy> copies, size_t bytes);
 
 }  // namespace spindle::kv
