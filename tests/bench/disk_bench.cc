@@ -49,9 +49,12 @@ Digest KeyOf(uint64_t number) {
 }
 
 // A store with kNumStripes stripes.
-std::unique_ptr<DiskStore> Open(IoMode mode) {
+std::unique_ptr<DiskStore> Open(IoMode mode, std::atomic<uint32_t>* wakes) {
   absl::StatusOr<std::unique_ptr<DiskStore>> opened =
-      DiskStore::Open(Options(mode), Identity(), SystemFiles(), SteadyClock(), nullptr);
+      DiskStore::Open(Options(mode), Identity(), SystemFiles(), SteadyClock(), [wakes] {
+        wakes->fetch_add(1);
+        wakes->notify_one();
+      });
   SPINDLE_CHECK(opened.ok());
   DiskStore& store = **opened;
   const AlignedBuffer stripe(Identity().geometry.stripe_bytes());
@@ -78,7 +81,8 @@ std::unique_ptr<DiskStore> Open(IoMode mode) {
 }
 
 void StoreLoads(benchmark::State& state, IoMode mode) {
-  const std::unique_ptr<DiskStore> store = Open(mode);
+  std::atomic<uint32_t> wakes{0};
+  const std::unique_ptr<DiskStore> store = Open(mode, &wakes);
   const uint64_t stripe_bytes = Identity().geometry.stripe_bytes();
   const AlignedBuffer memory(kDepth * stripe_bytes);
   const std::array<TokenId, kStripeTokens> tokens{};
@@ -98,8 +102,13 @@ void StoreLoads(benchmark::State& state, IoMode mode) {
   uint64_t loads = 0;
   for (auto _ : state) {
     size_t count = 0;
-    while ((count = store->Poll(out)) == 0) {
-      std::this_thread::yield();
+    for (;;) {
+      const uint32_t before = wakes.load();
+      count = store->Poll(out);
+      if (count > 0) {
+        break;
+      }
+      wakes.wait(before);
     }
     for (size_t i = 0; i < count; ++i) {
       SPINDLE_CHECK(out[i].status.ok());
@@ -116,7 +125,8 @@ void StoreLoads(benchmark::State& state, IoMode mode) {
 
 // The same reads by kDepth threads with plain calls: what the device gives.
 void PlainReads(benchmark::State& state) {
-  const std::string directory = Open(IoMode::kAuto)->directory();
+  std::atomic<uint32_t> wakes{0};
+  const std::string directory = Open(IoMode::kAuto, &wakes)->directory();
   std::vector<int> files;
   std::vector<uint64_t> sizes;
   for (const auto& entry : std::filesystem::directory_iterator(directory)) {

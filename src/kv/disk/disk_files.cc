@@ -9,15 +9,12 @@
 namespace spindle::kv::disk {
 namespace {
 
-// Attempts after the first one that may transfer only a part before the transfer counts as failed.
-constexpr int kMaxRetries = 3;
-
 // Transfers all of `bytes` by repeated calls of `transfer(offset, part)`.
 template <typename Transfer>
 absl::Status Repeat(
     const std::string& path, uint64_t offset, uint8_t* bytes, size_t size, Transfer transfer) {
   size_t done = 0;
-  for (int attempt = 0; done < size; ++attempt) {
+  for (uint32_t attempt = 0; done < size; ++attempt) {
     if (attempt > kMaxRetries) {
       return absl::UnavailableError(At(path, offset) + ": only " + std::to_string(done) + " of " +
                                     std::to_string(size) + " bytes transferred");

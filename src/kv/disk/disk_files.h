@@ -29,6 +29,9 @@ inline constexpr uint64_t kAlignment = 4096;
   return (bytes + unit - 1) / unit * unit;
 }
 
+// Times that a transfer may come back short, and is continued, before it counts as failed.
+inline constexpr uint32_t kMaxRetries = 3;
+
 // One transfer takes at most this many parts.
 inline constexpr size_t kMaxParts = 4;
 

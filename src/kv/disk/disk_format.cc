@@ -113,10 +113,6 @@ void StartPage(const Magic& magic, std::span<uint8_t> out) {
   PutAt(out, kHeaderBytesAt, static_cast<uint32_t>(out.size()));
 }
 
-bool HoldsStripe(RecordKind kind) {
-  return kind == RecordKind::kStripe || kind == RecordKind::kOpenTail;
-}
-
 }  // namespace
 
 bool SameIdentity(const StoreIdentity& a, const StoreIdentity& b) {

@@ -73,6 +73,11 @@ inline constexpr std::array<RecordKind, 4> kAllKinds = {
 
 [[nodiscard]] std::string_view KindName(RecordKind kind);
 
+// The payload is a stripe as in memory, one extent per layer.
+[[nodiscard]] inline bool HoldsStripe(RecordKind kind) {
+  return kind == RecordKind::kStripe || kind == RecordKind::kOpenTail;
+}
+
 // What a record is found by. `sub_id` tells records with one key apart: 0 for stripes; the
 // sequence's or session's number for tails; a hash of fingerprint and layer for blobs.
 struct RecordId {

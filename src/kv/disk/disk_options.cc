@@ -5,8 +5,8 @@
 namespace spindle::kv::disk {
 namespace {
 
-constexpr uint64_t kMinSegmentBytes = uint64_t{64} << 10;
-constexpr uint64_t kMaxSegmentBytes = uint64_t{1} << 30;
+constexpr uint64_t kSmallestSegment = uint64_t{64} << 10;
+constexpr uint64_t kLargestSegment = uint64_t{1} << 30;
 
 absl::Status Range(const char* option, const char* range) {
   return absl::InvalidArgumentError(std::string("disk tier: ") + option + " must be " + range);
@@ -18,7 +18,7 @@ absl::Status ValidateOptions(const DiskOptions& options) {
   if (options.path.empty()) {
     return Range("path", "a folder");
   }
-  if (options.segment_bytes < kMinSegmentBytes || options.segment_bytes > kMaxSegmentBytes ||
+  if (options.segment_bytes < kSmallestSegment || options.segment_bytes > kLargestSegment ||
       options.segment_bytes % kAlignment != 0) {
     return Range("segment_bytes", "64 KiB..1 GiB, a multiple of 4 KiB");
   }

@@ -256,7 +256,9 @@ absl::Status DiskStore::Impl::CheckIntegrity() const {
   }
   SPINDLE_ASSIGN_OR_RETURN(const StoreListing listing, ListStore(files_, directory_));
   uint64_t used = 0;
-  for (const auto& [number, segment] : segments_) {
+  for (const auto& item : segments_) {
+    const uint32_t number = item.first;
+    const Segment* const segment = item.second.get();
     used += segment->end;
     const auto file = std::find_if(listing.segments.begin(),
                                    listing.segments.end(),

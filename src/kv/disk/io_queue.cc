@@ -11,8 +11,6 @@
 namespace spindle::kv::disk {
 namespace {
 
-constexpr uint32_t kMaxRetries = 3;
-
 class InlineQueue final : public IoQueue {
  public:
   void Submit(IoJob* job) override {
@@ -143,18 +141,10 @@ void FinishedJobs::Wait() {
   }
 }
 
-bool TransferProgress(IoJob* job, uint64_t moved) {
-  job->done_bytes += moved;
-  if (job->done_bytes == job->bytes) {
-    return true;
-  }
-  if (moved == 0 || ++job->attempts > kMaxRetries) {
-    job->status = absl::DataLossError(At(job->file->path(), job->offset) + ": only " +
-                                      std::to_string(job->done_bytes) + " of " +
-                                      std::to_string(job->bytes) + " bytes transferred");
-    return true;
-  }
-  return false;
+absl::Status ShortTransfer(const IoJob& job) {
+  return absl::DataLossError(At(job.file->path(), job.offset) + ": only " +
+                             std::to_string(job.done_bytes) + " of " + std::to_string(job.bytes) +
+                             " bytes transferred");
 }
 
 void PerformBlocking(IoJob* job) {
@@ -164,9 +154,8 @@ void PerformBlocking(IoJob* job) {
     return;
   }
   job->done_bytes = 0;
-  job->attempts = 0;
-  bool complete = !job->status.ok();
-  while (!complete) {
+  uint32_t attempts = 0;
+  while (job->status.ok() && job->done_bytes < job->bytes) {
     std::array<iovec, kMaxParts> rest;
     const size_t num_parts =
         SkipParts(std::span(job->parts).first(job->num_parts), job->done_bytes, rest);
@@ -179,7 +168,10 @@ void PerformBlocking(IoJob* job) {
       job->status = moved.status();
       break;
     }
-    complete = TransferProgress(job, *moved);
+    job->done_bytes += *moved;
+    if (job->done_bytes < job->bytes && (*moved == 0 || ++attempts > kMaxRetries)) {
+      job->status = ShortTransfer(*job);
+    }
   }
   if (job->status.ok()) {
     job->status = job->After();

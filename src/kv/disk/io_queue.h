@@ -49,7 +49,8 @@ class IoJob {
   // Fields of the queue.
   IoJob* next = nullptr;
   uint64_t done_bytes = 0;
-  uint32_t attempts = 0;
+  uint64_t issued_bytes = 0;
+  uint32_t open_pieces = 0;
 };
 
 // Intrusive FIFO of jobs. Thread-compatible.
@@ -111,9 +112,8 @@ struct IoQueueOptions {
 // For implementations: hook, transfer with retries, hook, all blocking.
 void PerformBlocking(IoJob* job);
 
-// For implementations: a transfer moved `moved` bytes (0 = end of file). True when the job is
-// complete or failed for good, else the rest has to be transferred.
-[[nodiscard]] bool TransferProgress(IoJob* job, uint64_t moved);
+// For implementations: the error of a job that ended before all was transferred.
+[[nodiscard]] absl::Status ShortTransfer(const IoJob& job);
 
 // For implementations: the finished jobs, handed from the queue's threads to the submitter.
 class FinishedJobs {

@@ -1,5 +1,6 @@
 // IoQueue over one io_uring that belongs to one thread.
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cerrno>
 #include <string>
@@ -19,8 +20,25 @@
 namespace spindle::kv::disk {
 namespace {
 
-// Times that the kernel may give a transfer back undone before that counts as an error.
-constexpr uint32_t kMaxInterruptions = 3;
+// A transfer goes to the kernel in pieces of at most this size: one bio of 4 KiB pages. More would
+// be refused without waiting and handed to a kernel thread, which costs half of the rate.
+constexpr uint64_t kPieceBytes = uint64_t{512} << 10;
+// Pieces in the ring at a time.
+constexpr uint32_t kMaxPieces = 128;
+
+// The parts of [skip, skip + bytes) of `parts`; returns how many there are.
+size_t SliceParts(std::span<const iovec> parts,
+                  uint64_t skip,
+                  uint64_t bytes,
+                  std::span<iovec> slice) {
+  const size_t count = SkipParts(parts, skip, slice);
+  size_t kept = 0;
+  for (; kept < count && bytes > 0; ++kept) {
+    slice[kept].iov_len = std::min<uint64_t>(slice[kept].iov_len, bytes);
+    bytes -= slice[kept].iov_len;
+  }
+  return kept;
+}
 
 class RingQueue final : public IoQueue {
  public:
@@ -49,7 +67,7 @@ class RingQueue final : public IoQueue {
 
   absl::Status Start() {
     // One more place for reading the bell.
-    const int error = -io_uring_queue_init(read_depth_ + write_depth_ + 1, &ring_, 0);
+    const int error = -io_uring_queue_init(kMaxPieces + 1, &ring_, 0);
     if (error != 0) {
       return ErrnoStatus(error, "io_uring");
     }
@@ -58,6 +76,9 @@ class RingQueue final : public IoQueue {
       const int bell_error = errno;
       io_uring_queue_exit(&ring_);
       return ErrnoStatus(bell_error, "eventfd");
+    }
+    for (Piece& piece : pieces_) {
+      free_pieces_.push_back(&piece);
     }
     thread_ = std::thread([this] { Work(); });
     return absl::OkStatus();
@@ -95,6 +116,16 @@ class RingQueue final : public IoQueue {
   [[nodiscard]] uint32_t depth() const override { return depth_.load(std::memory_order_relaxed); }
 
  private:
+  // Bytes [begin, begin + bytes) of a job's transfer, on their way.
+  struct Piece {
+    IoJob* job = nullptr;
+    uint64_t begin = 0;
+    uint64_t bytes = 0;
+    uint64_t done = 0;
+    uint32_t attempts = 0;
+    std::array<iovec, kMaxParts> parts{};
+  };
+
   void Ring() {
     const uint64_t one = 1;
     // A full counter means that the thread will wake anyway.
@@ -116,37 +147,62 @@ class RingQueue final : public IoQueue {
     return nullptr;
   }
 
-  // Puts the rest of a job's transfer into the ring.
-  void Prepare(IoJob* job) {
+  // Puts the rest of a piece into the ring.
+  void Prepare(Piece* piece) {
     io_uring_sqe* const entry = io_uring_get_sqe(&ring_);
-    SPINDLE_CHECK(entry != nullptr);  // the ring has a place for every running transfer
-    std::array<iovec, kMaxParts> rest;
-    job->num_parts =
-        SkipParts(std::span(job->parts).first(job->num_parts), std::exchange(skip_bytes_, 0), rest);
-    job->parts = rest;
-    const auto num_parts = static_cast<unsigned>(job->num_parts);
-    const uint64_t at = job->offset + job->done_bytes;
-    if (job->kind == IoJob::Kind::kRead) {
-      io_uring_prep_readv(entry, job->file->descriptor(), job->parts.data(), num_parts, at);
+    SPINDLE_CHECK(entry != nullptr);  // the ring has a place for every piece
+    const IoJob& job = *piece->job;
+    const auto num_parts =
+        static_cast<unsigned>(SliceParts(std::span(job.parts).first(job.num_parts),
+                                         piece->begin + piece->done,
+                                         piece->bytes - piece->done,
+                                         piece->parts));
+    const uint64_t at = job.offset + piece->begin + piece->done;
+    if (job.kind == IoJob::Kind::kRead) {
+      io_uring_prep_readv(entry, job.file->descriptor(), piece->parts.data(), num_parts, at);
     } else {
-      io_uring_prep_writev(entry, job->file->descriptor(), job->parts.data(), num_parts, at);
+      io_uring_prep_writev(entry, job.file->descriptor(), piece->parts.data(), num_parts, at);
     }
-    io_uring_sqe_set_data(entry, job);
+    io_uring_sqe_set_data(entry, piece);
   }
 
-  // Moves queued jobs into the ring; returns whether the queue is to end.
+  // Begins the next queued job, if there is one.
+  void BeginJob(bool* stop) {
+    while (IoJob* const job = TakeQueued(stop)) {
+      job->done_bytes = 0;
+      job->issued_bytes = 0;
+      job->open_pieces = 0;
+      job->status = job->Before();
+      if (job->status.ok()) {
+        ++(job->kind == IoJob::Kind::kRead ? num_reads_ : num_writes_);
+        current_ = job;
+        return;
+      }
+      finished_.Push(job);
+    }
+  }
+
+  // Moves queued jobs into the ring, piece by piece; returns whether the queue is to end.
   bool StartQueued() {
     bool stop = false;
-    while (IoJob* const job = TakeQueued(&stop)) {
-      job->done_bytes = 0;
-      job->attempts = 0;
-      job->status = job->Before();
-      if (!job->status.ok()) {
-        finished_.Push(job);
-        continue;
+    while (!free_pieces_.empty()) {
+      if (current_ == nullptr) {
+        BeginJob(&stop);
       }
-      ++(job->kind == IoJob::Kind::kRead ? num_reads_ : num_writes_);
-      Prepare(job);
+      if (current_ == nullptr) {
+        break;
+      }
+      Piece* const piece = free_pieces_.back();
+      free_pieces_.pop_back();
+      *piece = Piece{.job = current_,
+                     .begin = current_->issued_bytes,
+                     .bytes = std::min(kPieceBytes, current_->bytes - current_->issued_bytes)};
+      current_->issued_bytes += piece->bytes;
+      ++current_->open_pieces;
+      Prepare(piece);
+      if (current_->issued_bytes == current_->bytes) {
+        current_ = nullptr;
+      }
     }
     depth_.store(num_reads_ + num_writes_, std::memory_order_relaxed);
     return stop;
@@ -159,23 +215,34 @@ class RingQueue final : public IoQueue {
     io_uring_sqe_set_data(entry, nullptr);
   }
 
-  // One transfer came back with `result`, bytes or a negative error.
-  void OnResult(IoJob* job, int result) {
-    bool complete = true;
-    if ((result == -EINTR || result == -EAGAIN) && ++job->attempts <= kMaxInterruptions) {
-      complete = false;
-    } else if (result < 0) {
-      job->status = ErrnoStatus(-result, At(job->file->path(), job->offset + job->done_bytes));
-    } else {
-      complete = TransferProgress(job, static_cast<uint64_t>(result));
+  // One piece came back with `result`, bytes or a negative error.
+  void OnResult(Piece* piece, int result) {
+    IoJob* const job = piece->job;
+    if (result >= 0) {
+      piece->done += static_cast<uint64_t>(result);
+      job->done_bytes += static_cast<uint64_t>(result);
     }
-    if (!complete) {
-      skip_bytes_ = result > 0 ? static_cast<size_t>(result) : 0;
-      Prepare(job);
+    const bool undone = result == -EINTR || result == -EAGAIN;
+    const bool rest = piece->done < piece->bytes;
+    if (rest && (result > 0 || undone) && ++piece->attempts <= kMaxRetries) {
+      Prepare(piece);
       return;
     }
-    --(job->kind == IoJob::Kind::kRead ? num_reads_ : num_writes_);
-    transferred_.push_back(job);
+    if (rest && job->status.ok()) {
+      job->status =
+          result < 0 ? ErrnoStatus(-result,
+                                   At(job->file->path(), job->offset + piece->begin + piece->done))
+                     : ShortTransfer(*job);
+    }
+    free_pieces_.push_back(piece);
+    if (!job->status.ok() && current_ == job) {
+      job->issued_bytes = job->bytes;  // no more of it
+      current_ = nullptr;
+    }
+    if (--job->open_pieces == 0 && job->issued_bytes == job->bytes) {
+      --(job->kind == IoJob::Kind::kRead ? num_reads_ : num_writes_);
+      transferred_.push_back(job);
+    }
   }
 
   void Work() {
@@ -191,13 +258,13 @@ class RingQueue final : public IoQueue {
                     submitted == -EBUSY);
       io_uring_cqe* completion = nullptr;
       while (io_uring_peek_cqe(&ring_, &completion) == 0) {
-        auto* const job = static_cast<IoJob*>(io_uring_cqe_get_data(completion));
+        auto* const piece = static_cast<Piece*>(io_uring_cqe_get_data(completion));
         const int result = completion->res;
         io_uring_cqe_seen(&ring_, completion);
-        if (job == nullptr) {
+        if (piece == nullptr) {
           ListenToBell();
         } else {
-          OnResult(job, result);
+          OnResult(piece, result);
         }
       }
       // The device first gets its next work, then what came back is checked.
@@ -231,7 +298,9 @@ class RingQueue final : public IoQueue {
   uint64_t bell_value_ = 0;
   uint32_t num_reads_ = 0;
   uint32_t num_writes_ = 0;
-  size_t skip_bytes_ = 0;  // already transferred of the parts of the job that Prepare gets
+  IoJob* current_ = nullptr;  // begun, not all of its pieces are in the ring
+  std::array<Piece, kMaxPieces> pieces_;
+  std::vector<Piece*> free_pieces_;
   std::vector<IoJob*> transferred_;
 
   std::atomic<uint32_t> depth_{0};

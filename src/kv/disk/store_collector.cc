@@ -332,8 +332,9 @@ void DiskStore::Impl::HandleSpace(SpaceJob* job) {
   free_bytes_ = job->space.free_bytes;
   total_bytes_ = job->space.total_bytes;
   written_since_ = 0;
-  for (const auto& [number, segment] : segments_) {
-    if (segment->exact || segment->num_users > 0 || segment.get() == active_) {
+  for (const auto& item : segments_) {
+    Segment* const segment = item.second.get();
+    if (segment->exact || segment->num_users > 0 || segment == active_) {
       continue;
     }
     const auto file = std::find_if(

@@ -20,10 +20,6 @@ bool Aligned(const void* address) {
   return reinterpret_cast<uintptr_t>(address) % kAlignment == 0;
 }
 
-bool HoldsStripe(RecordKind kind) {
-  return kind == RecordKind::kStripe || kind == RecordKind::kOpenTail;
-}
-
 void SetTokens(std::span<const TokenId> tokens, RecordFields* fields) {
   fields->num_tokens = static_cast<uint32_t>(tokens.size());
   fields->tokens.fill(0);
