@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "cli/chat.h"
 #include "cli/inspect.h"
+#include "cli/kv.h"
 #include "config/environment.h"
 #include "config/serve_options.h"
 
@@ -141,6 +142,44 @@ int InspectCommand(const std::vector<std::string>& arguments) {
   }
   const absl::Status status = cli::Inspect(options);
   return status.ok() ? kExitOk : Fatal(ModelExitCode(status), status);
+}
+
+int KvCommand(const std::vector<std::string>& arguments) {
+  using Action = cli::KvToolOptions::Action;
+  static const std::map<std::string, std::pair<Action, std::string>> kActions = {
+      {"ls", {Action::kList, "Lists the stores of a folder of the disk tier."}},
+      {"stat", {Action::kStat, "Shows what the stores of a folder hold."}},
+      {"fsck", {Action::kCheck, "Reads and verifies every record."}},
+      {"gc", {Action::kCollect, "Drops segments that hold little that is live."}},
+  };
+  const auto found = arguments.empty() ? kActions.end() : kActions.find(arguments.front());
+  if (found == kActions.end()) {
+    return Fatal(kExitUsage, "usage: spindle kv ls|stat|fsck|gc DIR");
+  }
+  cli::KvToolOptions options;
+  options.action = found->second.first;
+  config::OptionTable table;
+  table.Switch("json", &options.json, "print JSON, one line per store");
+  if (options.action == Action::kCheck) {
+    table.Switch("repair", &options.repair, "write a new index; no server may use the store");
+  }
+  if (options.action == Action::kCollect) {
+    table.Bytes(
+        "target", &options.target_bytes, 0, "drop the oldest until this many bytes are left");
+  }
+  if (const auto code = ParseArguments(table,
+                                       "spindle kv " + found->first,
+                                       found->second.second,
+                                       {arguments.begin() + 1, arguments.end()},
+                                       &options.directory)) {
+    return *code;
+  }
+  if (options.directory.empty()) {
+    return Fatal(kExitUsage, "DIR is required: the folder given to --kv-disk-path");
+  }
+  LoadProgressBar bar("checking");
+  const absl::Status status = cli::KvTool(options, [&bar](double fraction) { bar.Show(fraction); });
+  return status.ok() ? kExitOk : Fatal(kExitRuntime, status);
 }
 
 }  // namespace spindle::app

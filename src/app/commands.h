@@ -22,6 +22,7 @@ enum ExitCode : int {
 int ServeCommand(const std::vector<std::string>& arguments);
 int ChatCommand(const std::vector<std::string>& arguments);
 int InspectCommand(const std::vector<std::string>& arguments);
+int KvCommand(const std::vector<std::string>& arguments);
 
 // Prints "fatal: <reason>" as the last line of standard error and returns `code`.
 int Fatal(ExitCode code, std::string_view reason);

@@ -20,6 +20,8 @@ constexpr std::string_view kUsage =
     "  serve MODEL     serve over HTTP (OpenAI-compatible) and gRPC\n"
     "  chat MODEL      talk to a model in the terminal (alias: run)\n"
     "  inspect MODEL   show what a model file holds and the memory it takes\n"
+    "  kv ls|stat|fsck|gc DIR\n"
+    "                  look at, check or clean up the folder of the disk tier\n"
     "  version         print version, build and instruction set\n"
     "\n"
     "spindle COMMAND --help lists the options of a command.\n";
@@ -51,6 +53,9 @@ int main(int argc, char** argv) {
   }
   if (command == "inspect") {
     return spindle::app::InspectCommand(rest);
+  }
+  if (command == "kv") {
+    return spindle::app::KvCommand(rest);
   }
   if (command == "version" || command == "--version") {
     return PrintVersion();
