@@ -23,6 +23,8 @@ if [ "${1:-}" = serve ]; then
   unset SPINDLE_FETCH_DEFAULT
   if [ $# = 0 ]; then
     [ "$fetch" = 1 ] && fetch_default
+    # The sampling that the model's authors advise.
+    export SPINDLE_TEMPERATURE="${SPINDLE_TEMPERATURE:-0.2}" SPINDLE_TOP_P="${SPINDLE_TOP_P:-0.9}"
     set -- --model /models/default.gguf --served-model-name smollm2
   fi
   exec spindle serve --host 0.0.0.0 --grpc-host 0.0.0.0 "$@"

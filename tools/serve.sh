@@ -31,4 +31,6 @@ cat >&2 <<EOF
     -d '{"model": "smollm2", "messages": [{"role": "user", "content": "What is a spindle?"}]}'
 
 EOF
+# What the model's authors advise; flags win.
+export SPINDLE_TEMPERATURE=${SPINDLE_TEMPERATURE:-0.2} SPINDLE_TOP_P=${SPINDLE_TOP_P:-0.9}
 exec "$ROOT/build/release/bin/spindle" serve --model "$model" --served-model-name smollm2 "$@"

@@ -1,5 +1,6 @@
 #include "app/model_loader.h"
 
+#include <algorithm>
 #include <chrono>
 #include <string>
 #include <utility>
@@ -10,6 +11,7 @@
 #include "base/log.h"
 #include "base/status_macros.h"
 #include "kernels/registry.h"
+#include "kv/kv_tiers.h"
 #include "platform/compute_pool.h"
 
 namespace spindle::app {
@@ -17,6 +19,8 @@ namespace {
 
 // Start-up memory beyond weights, KV and activations: code, tokenizer, buffers of connections.
 constexpr uint64_t kOverheadBytes = 150ULL << 20;
+// The disk tier's share of a file system that nobody gave a size.
+constexpr uint64_t kMaxDefaultDiskBytes = 32ULL << 30;
 
 uint64_t FileBytes(const formats::ModelFile& file) {
   uint64_t bytes = 0;
@@ -51,8 +55,50 @@ absl::StatusOr<const kernels::KernelTable*> ChooseKernels(const std::string& nam
   return table;
 }
 
-absl::StatusOr<std::unique_ptr<kv::KvStore>> MakeStore(const config::LoadOptions& options,
-                                                       const model::Model& model) {
+// `kernels` decide bits of stored KV, as the model does.
+absl::StatusOr<std::unique_ptr<kv::DiskTier>> OpenDiskTier(kv::KvOptions options,
+                                                           const model::Model& model,
+                                                           const kernels::KernelTable& kernels,
+                                                           const Clock& clock,
+                                                           kv::KvStore& host) {
+  if (!options.prefix_cache) {
+    return absl::InvalidArgumentError("--kv-disk-path needs --enable-prefix-caching");
+  }
+  kv::disk::DiskFiles& files = kv::disk::SystemFiles();
+  SPINDLE_RETURN_IF_ERROR(files.MakeDirectory(options.disk_path));
+  if (options.disk_bytes == 0) {
+    SPINDLE_ASSIGN_OR_RETURN(const kv::disk::FreeSpaceInfo space,
+                             files.FreeSpace(options.disk_path));
+    options.disk_bytes = std::min(kMaxDefaultDiskBytes, space.free_bytes / 2);
+  }
+  kv::disk::DiskOptions disk_options;
+  disk_options.path = options.disk_path;
+  disk_options.capacity_bytes = options.disk_bytes;
+  disk_options.min_free_bytes = options.disk_min_free_bytes;
+  SPINDLE_ASSIGN_OR_RETURN(std::unique_ptr<kv::DiskTier> tier,
+                           kv::DiskTier::Open({},
+                                              disk_options,
+                                              {.fingerprint = model.fingerprint(),
+                                               .geometry = host.geometry(),
+                                               .numerics_class = kernels.family},
+                                              files,
+                                              clock,
+                                              host));
+  const kv::disk::DiskStats stats = tier->Stats().disk;
+  log::Info("kv_disk_open",
+            {{"path", options.disk_path},
+             {"capacity", HumanBytes(stats.capacity_bytes)},
+             {"used", HumanBytes(stats.used_bytes)},
+             {"stripes", stats.entries},
+             {"direct", stats.direct_active},
+             {"io_uring", stats.ring_active}});
+  return tier;
+}
+
+absl::StatusOr<kv::KvTiers> MakeTiers(const config::LoadOptions& options,
+                                      const model::Model& model,
+                                      const kernels::KernelTable& kernels,
+                                      const Clock& clock) {
   const model::ModelConfig& shape = model.config();
   const kv::KvGeometry geometry{.num_layers = shape.num_layers,
                                 .num_kv_heads = shape.num_kv_heads,
@@ -76,7 +122,13 @@ absl::StatusOr<std::unique_ptr<kv::KvStore>> MakeStore(const config::LoadOptions
              {"kv_bytes_per_token", geometry.bytes_per_token()},
              {"overhead", HumanBytes(kOverheadBytes)},
              {"available", HumanBytes(platform::AvailableMemoryBytes())}});
-  return kv::KvStore::Create(kv_options, geometry);
+  kv::KvTiers tiers;
+  SPINDLE_ASSIGN_OR_RETURN(tiers.host, kv::KvStore::Create(kv_options, geometry));
+  if (!kv_options.disk_path.empty()) {
+    SPINDLE_ASSIGN_OR_RETURN(tiers.disk,
+                             OpenDiskTier(kv_options, model, kernels, clock, *tiers.host));
+  }
+  return tiers;
 }
 
 }  // namespace
@@ -112,7 +164,7 @@ absl::StatusOr<serving::LoadedModel> LoadModel(const config::LoadOptions& option
              {"isa", kernels->name},
              {"threads", pool->num_workers()},
              {"seconds", ToSeconds(clock.Now() - started)}});
-  SPINDLE_ASSIGN_OR_RETURN(std::unique_ptr<kv::KvStore> store, MakeStore(options, *model));
+  SPINDLE_ASSIGN_OR_RETURN(kv::KvTiers tiers, MakeTiers(options, *model, *kernels, clock));
   loaded.file_bytes = FileBytes(*file);
   loaded.num_parameters = model->num_parameters();
   loaded.kernel_name = kernels->name;
@@ -125,7 +177,7 @@ absl::StatusOr<serving::LoadedModel> LoadModel(const config::LoadOptions& option
       loaded.engine,
       engine::Engine::Create(config::ResolveEngineOptions(options, shape.max_model_len),
                              std::move(model),
-                             std::move(store),
+                             std::move(tiers),
                              std::move(pool),
                              *kernels,
                              {ends.begin(), ends.end()},

@@ -1,8 +1,10 @@
 #include "config/load_options.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/prefix_key.h"
+#include "base/status_macros.h"
 
 namespace spindle::config {
 namespace {
@@ -35,25 +37,49 @@ void AddRopeOptions(OptionTable& table, model::RopeOverrides& rope) {
       "yarn-orig-ctx", &rope.yarn_orig_ctx, 1, kMaxContext, "original context of YaRN");
 }
 
+// A size above 0.
+Option& AddBytes(OptionTable& table,
+                 std::string name,
+                 std::string help,
+                 std::string shown_default,
+                 uint64_t* bytes) {
+  return table.Add({.name = std::move(name),
+                    .value_name = "SIZE",
+                    .help = std::move(help),
+                    .shown_default = std::move(shown_default),
+                    .apply = [bytes](const std::vector<std::string>& values) -> absl::Status {
+                      SPINDLE_ASSIGN_OR_RETURN(*bytes, ParseBytes(values.front()));
+                      return *bytes > 0 ? absl::OkStatus()
+                                        : absl::InvalidArgumentError("must be above 0");
+                    }});
+}
+
 void AddKvOptions(OptionTable& table, LoadOptions& options) {
-  table.Add({.name = "kv-host-bytes",
-             .aliases = {"--kv-dram-bytes"},
-             .value_name = "SIZE",
-             .help = "memory for KV, running sequences and prefix cache together",
-             .shown_default = "the smaller of 25 % of RAM and what all sequences can fill",
-             .apply = [&options](const std::vector<std::string>& values) -> absl::Status {
-               const absl::StatusOr<uint64_t> bytes = ParseBytes(values.front());
-               if (!bytes.ok()) {
-                 return bytes.status();
-               }
-               if (*bytes == 0) {
-                 return absl::InvalidArgumentError("must be above 0");
-               }
-               options.kv.host_bytes = *bytes;
-               return absl::OkStatus();
-             }});
+  AddBytes(table,
+           "kv-host-bytes",
+           "memory for KV, running sequences and prefix cache together",
+           "the smaller of 25 % of RAM and what all sequences can fill",
+           &options.kv.host_bytes)
+      .aliases = {"--kv-dram-bytes"};
   table.Switch(
       "enable-prefix-caching", &options.kv.prefix_cache, "reuse the KV of equal prompt beginnings");
+  table.Add({.name = "kv-disk-path",
+             .value_name = "FOLDER",
+             .help = "third tier: keeps the prefix cache there, over restarts too; default: none",
+             .apply = [&options](const std::vector<std::string>& values) -> absl::Status {
+               options.kv.disk_path = values.front();
+               return absl::OkStatus();
+             }});
+  AddBytes(table,
+           "kv-disk-bytes",
+           "space that the third tier may take",
+           "the smaller of 32GiB and half of what is free",
+           &options.kv.disk_bytes);
+  AddBytes(table,
+           "kv-disk-min-free",
+           "space that stays free on that file system, and at least 5 % of it",
+           "2GiB",
+           &options.kv.disk_min_free_bytes);
   table
       .Choice<KvType>("kv-cache-dtype",
                       &options.kv_type,

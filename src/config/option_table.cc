@@ -301,6 +301,7 @@ absl::Status OptionTable::ReadFlags(const std::string& command,
   CLI::App app(summary, command);
   app.get_formatter()->column_width(44);
   std::map<std::string, std::vector<std::string>> given;
+  std::map<std::string, std::string> switches;  // as typed: "--name", "--no-name"
   for (const Option& option : options_) {
     std::string names = "--" + option.name;
     for (const std::string& alias : option.aliases) {
@@ -310,14 +311,12 @@ absl::Status OptionTable::ReadFlags(const std::string& command,
     }
     const std::string help =
         option.help + (option.shown_default.empty() ? "" : " [" + option.shown_default + "]");
-    std::vector<std::string>& target = given[option.name];
     if (option.value_name.empty()) {
-      app.add_flag_callback(
-          names, [&target] { target.assign(1, "true"); }, help);
-      app.add_flag_callback("--no-" + option.name, [&target] { target.assign(1, "false"); })
-          ->group("");
+      app.add_flag(names, switches["--" + option.name], help);
+      app.add_flag("--no-" + option.name, switches["--no-" + option.name])->group("");
     } else {
-      CLI::Option* added = app.add_option(names, target, help)->type_name(option.value_name);
+      CLI::Option* added =
+          app.add_option(names, given[option.name], help)->type_name(option.value_name);
       added->expected(1)->allow_extra_args(false);  // a value list must not swallow MODEL
       added->multi_option_policy(option.repeatable ? CLI::MultiOptionPolicy::TakeAll
                                                    : CLI::MultiOptionPolicy::TakeLast);
@@ -355,6 +354,15 @@ absl::Status OptionTable::ReadFlags(const std::string& command,
                     suggestion.empty() ? "" : fmt::format("; did you mean '--{}'?", suggestion)));
   } catch (const CLI::ParseError& e) {
     return absl::InvalidArgumentError(e.what());
+  }
+  for (const Option& option : options_) {
+    if (const std::string& on = switches["--" + option.name]; !on.empty()) {
+      given[option.name] = {on};
+    }
+    if (const std::string& off = switches["--no-" + option.name]; !off.empty()) {
+      SPINDLE_ASSIGN_OR_RETURN(const bool negated, ParseBool(off));
+      given[option.name] = {negated ? "false" : "true"};
+    }
   }
   for (auto& [name, list] : given) {
     if (!list.empty()) {

@@ -7,6 +7,7 @@
 
 #include <pthread.h>
 
+#include "base/log.h"
 #include "base/status_macros.h"
 #include "engine/engine_core.h"
 #include "engine/front_desk.h"
@@ -18,14 +19,15 @@ class Engine::Impl {
  public:
   Impl(const EngineOptions& options,
        std::unique_ptr<StepRunner> runner,
-       std::unique_ptr<kv::KvStore> store,
+       kv::KvTiers kv,
        const kernels::KernelTable& kernels,
        std::vector<TokenId> end_tokens,
        metrics::Registry& registry,
        const Clock& clock)
       : options_(options),
         runner_(std::move(runner)),
-        store_(std::move(store)),
+        store_(std::move(kv.host)),
+        disk_(std::move(kv.disk)),
         end_tokens_(std::move(end_tokens)),
         clock_(clock),
         metrics_(registry, *store_, {runner_->config().max_model_len, options.prefix_cache}),
@@ -35,6 +37,7 @@ class Engine::Impl {
         core_({options_,
                *runner_,
                *store_,
+               disk_.get(),
                kernels,
                end_tokens_,
                metrics_,
@@ -49,6 +52,9 @@ class Engine::Impl {
 
   absl::Status Start() {
     SPINDLE_RETURN_IF_ERROR(core_.Reserve());
+    if (disk_ != nullptr) {
+      disk_->OnWake([inbox = inbox_] { inbox->Wake(); });
+    }
     Tick();
     MutexLock lock(shutdown_mutex_);
     thread_ = std::thread([this] { Loop(); });
@@ -86,6 +92,7 @@ class Engine::Impl {
   const EngineOptions options_;
   const std::unique_ptr<StepRunner> runner_;
   const std::unique_ptr<kv::KvStore> store_;
+  const std::unique_ptr<kv::DiskTier> disk_;
   const std::vector<TokenId> end_tokens_;
   const Clock& clock_;
   EngineMetrics metrics_;
@@ -116,6 +123,11 @@ void Engine::Impl::Loop() {
     }
   }
   core_.EndAll(EndCause::kShutdown);
+  if (disk_ != nullptr) {
+    if (const absl::Status status = disk_->Close(); !status.ok()) {
+      log::Warn("kv_disk_close_failed", {{"status", status.ToString()}});
+    }
+  }
   idle_.store(true);
   inbox_->Stop();
 }
@@ -157,19 +169,14 @@ Engine::~Engine() = default;
 absl::StatusOr<std::unique_ptr<Engine>> Engine::CreateWithRunner(
     const EngineOptions& options,
     std::unique_ptr<StepRunner> runner,
-    std::unique_ptr<kv::KvStore> store,
+    kv::KvTiers kv,
     const kernels::KernelTable& kernels,
     std::vector<TokenId> end_tokens,
     metrics::Registry& registry,
     const Clock& clock) {
   SPINDLE_RETURN_IF_ERROR(ValidateOptions(options));
-  auto impl = std::make_unique<Impl>(options,
-                                     std::move(runner),
-                                     std::move(store),
-                                     kernels,
-                                     std::move(end_tokens),
-                                     registry,
-                                     clock);
+  auto impl = std::make_unique<Impl>(
+      options, std::move(runner), std::move(kv), kernels, std::move(end_tokens), registry, clock);
   SPINDLE_RETURN_IF_ERROR(impl->Start());
   return std::unique_ptr<Engine>(new Engine(std::move(impl)));
 }

@@ -21,6 +21,7 @@
 #include "engine/engine_options.h"
 #include "engine/output_stream.h"
 #include "kv/kv_store.h"
+#include "kv/kv_tiers.h"
 #include "metrics/metrics.h"
 #include "model/model.h"
 
@@ -85,12 +86,12 @@ class StepRunner;
 
 class Engine {
  public:
-  // Takes the model and the store; starts the engine thread. Metrics of the scheduler, requests and
-  // KV are registered with `registry`. `clock` must outlive the engine. ERRORS: kResourceExhausted
-  // (activations), kInvalidArgument (options, naming field and range).
+  // Takes the model and the KV tiers; starts the engine thread. Metrics of the scheduler, requests
+  // and KV are registered with `registry`. `clock` must outlive the engine. ERRORS:
+  // kResourceExhausted (activations), kInvalidArgument (options, naming field and range).
   static absl::StatusOr<std::unique_ptr<Engine>> Create(const EngineOptions& options,
                                                         std::unique_ptr<model::Model> model,
-                                                        std::unique_ptr<kv::KvStore> store,
+                                                        kv::KvTiers kv,
                                                         std::unique_ptr<platform::ComputePool> pool,
                                                         const kernels::KernelTable& kernels,
                                                         std::vector<TokenId> end_tokens,
@@ -100,7 +101,7 @@ class Engine {
   static absl::StatusOr<std::unique_ptr<Engine>> CreateWithRunner(
       const EngineOptions& options,
       std::unique_ptr<StepRunner> runner,
-      std::unique_ptr<kv::KvStore> store,
+      kv::KvTiers kv,
       const kernels::KernelTable& kernels,
       std::vector<TokenId> end_tokens,
       metrics::Registry& registry,

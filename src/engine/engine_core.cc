@@ -26,8 +26,10 @@ void CopyAlternatives(const sampling::Scored& scored, StreamEvent* event) {
 
 EngineCore::EngineCore(const Parts& parts)
     : parts_(parts),
+      disk_(parts.disk, parts.throughput),
       lifecycle_({parts.options,
                   parts.store,
+                  disk_,
                   parts.metrics,
                   parts.inbox,
                   parts.throughput,
@@ -53,6 +55,7 @@ absl::Status EngineCore::Reserve() {
 EngineCore::Outcome EngineCore::Step() {
   const TimePoint start = parts_.clock.Now();
   ReadMail(start);
+  disk_.Advance();
   EndExpired(start);
   planner_.Plan(start, &batch_);
   bool worked = !batch_.empty();
@@ -138,6 +141,7 @@ std::optional<TimePoint> EngineCore::NextLimit() const {
       consider(*request->stalled_since + parts_.options.stream_stall_timeout);
     }
   }
+  consider(disk_.NextAdvance());
   return next;
 }
 
@@ -310,6 +314,9 @@ void EngineCore::Publish(TimePoint now) {
     load.oldest_wait_seconds = ToSeconds(now - *snapshot.oldest_waiting);
   }
   parts_.metrics.Publish(load, parts_.store.Stats());
+  if (parts_.disk != nullptr) {
+    parts_.metrics.PublishDisk(parts_.disk->Stats());
+  }
 }
 
 EngineLoad EngineCore::Load() const {

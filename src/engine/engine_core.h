@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "base/clock.h"
 #include "base/mutex.h"
+#include "engine/disk_prefix.h"
 #include "engine/engine.h"
 #include "engine/engine_metrics.h"
 #include "engine/engine_options.h"
@@ -31,6 +32,7 @@ class EngineCore {
     const EngineOptions& options;
     StepRunner& runner;
     kv::KvStore& store;
+    kv::DiskTier* disk;  // null: none
     const kernels::KernelTable& kernels;
     std::span<const TokenId> end_tokens;
     EngineMetrics& metrics;
@@ -78,6 +80,7 @@ class EngineCore {
   [[nodiscard]] std::span<const float> LogitRow(std::span<const float> logits, uint32_t row) const;
 
   Parts parts_;
+  DiskPrefix disk_;
   RequestLifecycle lifecycle_;
   StepPlanner planner_;
   sampling::Sampler sampler_;

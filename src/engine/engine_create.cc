@@ -8,20 +8,15 @@ namespace spindle::engine {
 
 absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& options,
                                                        std::unique_ptr<model::Model> model,
-                                                       std::unique_ptr<kv::KvStore> store,
+                                                       kv::KvTiers kv,
                                                        std::unique_ptr<platform::ComputePool> pool,
                                                        const kernels::KernelTable& kernels,
                                                        std::vector<TokenId> end_tokens,
                                                        metrics::Registry& registry,
                                                        const Clock& clock) {
-  auto runner = std::make_unique<ModelRunner>(std::move(model), std::move(pool), kernels, *store);
-  return CreateWithRunner(options,
-                          std::move(runner),
-                          std::move(store),
-                          kernels,
-                          std::move(end_tokens),
-                          registry,
-                          clock);
+  auto runner = std::make_unique<ModelRunner>(std::move(model), std::move(pool), kernels, *kv.host);
+  return CreateWithRunner(
+      options, std::move(runner), std::move(kv), kernels, std::move(end_tokens), registry, clock);
 }
 
 }  // namespace spindle::engine

@@ -45,7 +45,8 @@ uint64_t PagesPerStripe(const kv::KvGeometry& geometry) {
 EngineMetrics::EngineMetrics(metrics::Registry& registry,
                              const kv::KvStore& store,
                              const Shape& shape)
-    : pages_per_stripe_(PagesPerStripe(store.geometry())) {
+    : pages_per_stripe_(PagesPerStripe(store.geometry())),
+      stripe_bytes_(store.geometry().stripe_bytes()) {
   AddRequestFamilies(registry, shape);
   AddStepFamilies(registry);
   AddCacheInfo(registry, store, shape);
@@ -210,20 +211,29 @@ void EngineMetrics::AddTierFamilies(metrics::Registry& registry, const kv::KvSto
       tier.pages[state] =
           registry.AddGauge("spindle_kv_tier_pages", "KV pages by tier and state.", labels);
     }
-    if (std::string_view(name) == "host") {
-      host_ = tier;
-    }
-    static_cast<void>(registry.AddGauge(
-        "spindle_kv_metadata_bytes", "Bytes of page tables by tier.", {{"tier", name}}));
+    const metrics::Gauge metadata = registry.AddGauge(
+        "spindle_kv_metadata_bytes", "Bytes of page tables by tier.", {{"tier", name}});
     const auto evictions =
         registry.AddCounter("spindle_kv_evictions_total",
                             "Pages dropped from a tier to make room, by kind of content.",
                             {{"tier", name}, {"kind", "prefix"}});
     if (std::string_view(name) == "host") {
-      host_prefix_evictions_ = evictions;
+      host_ = tier;
+      host_evicted_pages_.counter = evictions;
+    } else if (std::string_view(name) == "disk") {
+      disk_ = tier;
+      disk_metadata_bytes_ = metadata;
+      disk_evicted_pages_.counter = evictions;
     }
   }
+  const double largest = static_cast<double>(store.Stats().capacity_stripes) *
+                         static_cast<double>(store.geometry().stripe_bytes());
+  static_cast<void>(registry.AddHistogram(
+      "spindle_kv_budget_bytes", "Fast-tier budget per request.", metrics::OneTwoFive(largest)));
+  AddMoveFamilies(registry);
+}
 
+void EngineMetrics::AddMoveFamilies(metrics::Registry& registry) {
   struct Move {
     const char* from;
     const char* to;
@@ -240,10 +250,19 @@ void EngineMetrics::AddTierFamilies(metrics::Registry& registry, const kv::KvSto
                                            {"host", "disk", "preempt"}}};
   for (const Move& move : kMoves) {
     const Labels labels = {{"from", move.from}, {"to", move.to}, {"cause", move.cause}};
-    static_cast<void>(
-        registry.AddCounter("spindle_kv_moves_total", "Pages moved between tiers.", labels));
-    static_cast<void>(
-        registry.AddCounter("spindle_kv_move_bytes_total", "Bytes moved between tiers.", labels));
+    const auto pages =
+        registry.AddCounter("spindle_kv_moves_total", "Pages moved between tiers.", labels);
+    const auto bytes =
+        registry.AddCounter("spindle_kv_move_bytes_total", "Bytes moved between tiers.", labels);
+    const std::string_view from = move.from;
+    const std::string_view cause = move.cause;
+    if (from == "disk" && cause == "prefetch") {
+      loaded_pages_.counter = pages;
+      loaded_bytes_.counter = bytes;
+    } else if (from == "host" && std::string_view(move.to) == "disk" && cause == "offload") {
+      stored_pages_.counter = pages;
+      stored_bytes_.counter = bytes;
+    }
   }
   for (const char* from : {"host", "disk"}) {
     static_cast<void>(registry.AddHistogram("spindle_kv_fetch_seconds",
@@ -253,14 +272,12 @@ void EngineMetrics::AddTierFamilies(metrics::Registry& registry, const kv::KvSto
   }
   static_cast<void>(
       registry.AddCounter("spindle_kv_fetch_stall_seconds_total", "Time steps waited for pages."));
-  const double largest = static_cast<double>(store.Stats().capacity_stripes) *
-                         static_cast<double>(store.geometry().stripe_bytes());
-  static_cast<void>(registry.AddHistogram(
-      "spindle_kv_budget_bytes", "Fast-tier budget per request.", metrics::OneTwoFive(largest)));
-  for (const char* op : {"read", "write"}) {
-    static_cast<void>(registry.AddCounter(
-        "spindle_kv_disk_errors_total", "Failed disk operations.", {{"op", op}}));
-  }
+  const auto errors = [&registry](const char* op) {
+    return registry.AddCounter(
+        "spindle_kv_disk_errors_total", "Failed disk operations.", {{"op", op}});
+  };
+  disk_read_errors_.counter = errors("read");
+  disk_write_errors_.counter = errors("write");
 }
 
 void EngineMetrics::Publish(const StepLoad& load, const kv::KvStats& stats) {
@@ -283,9 +300,40 @@ void EngineMetrics::Publish(const StepLoad& load, const kv::KvStats& stats) {
     host_.bytes[state].Set(static_cast<double>(stripes[state] * stats.stripe_bytes));
     host_.pages[state].Set(static_cast<double>(stripes[state] * pages_per_stripe_));
   }
-  host_prefix_evictions_.Add(
-      static_cast<double>((stats.prefix_evictions - published_evictions_) * pages_per_stripe_));
-  published_evictions_ = stats.prefix_evictions;
+  host_evicted_pages_.Follow(stats.prefix_evictions * pages_per_stripe_);
+}
+
+void EngineMetrics::PublishDisk(const kv::DiskTierStats& stats) {
+  using kv::disk::LoadFailure;
+  using kv::disk::StoreSkip;
+  const kv::disk::DiskStats& disk = stats.disk;
+  const uint64_t free =
+      disk.capacity_bytes > disk.used_bytes ? disk.capacity_bytes - disk.used_bytes : 0;
+  const std::array<uint64_t, kNumStates> bytes = {
+      disk.capacity_bytes, disk.used_bytes, disk.store_bytes_pending, disk.live_bytes, free};
+  for (size_t state = 0; state < kNumStates; ++state) {
+    disk_.bytes[state].Set(static_cast<double>(bytes[state]));
+    disk_.pages[state].Set(static_cast<double>(bytes[state] / stripe_bytes_ * pages_per_stripe_));
+  }
+  disk_metadata_bytes_.Set(static_cast<double>(disk.index_bytes));
+  disk_evicted_pages_.Follow(disk.collected_records * pages_per_stripe_);
+  const size_t kind = kv::disk::KindIdx(kv::disk::RecordKind::kStripe);
+  loaded_pages_.Follow(disk.loads[kind] * pages_per_stripe_);
+  loaded_bytes_.Follow(disk.loaded_bytes[kind]);
+  stored_pages_.Follow(disk.stores[kind] * pages_per_stripe_);
+  stored_bytes_.Follow(disk.stored_bytes[kind]);
+  uint64_t read_errors = 0;
+  for (const LoadFailure cause : {LoadFailure::kIo,
+                                  LoadFailure::kShort,
+                                  LoadFailure::kHeader,
+                                  LoadFailure::kMismatch,
+                                  LoadFailure::kPayload,
+                                  LoadFailure::kMissing}) {
+    read_errors += disk.load_failures[static_cast<size_t>(cause)];
+  }
+  disk_read_errors_.Follow(read_errors);
+  disk_write_errors_.Follow(disk.stores_skipped[static_cast<size_t>(StoreSkip::kIo)] +
+                            disk.commit_failures);
 }
 
 }  // namespace spindle::engine

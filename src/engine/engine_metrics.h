@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "engine/output_stream.h"
+#include "kv/disk_tier.h"
 #include "kv/kv_store.h"
 #include "metrics/metrics.h"
 
@@ -37,6 +38,8 @@ class EngineMetrics {
 
   // At the end of a step, and when the engine falls idle.
   void Publish(const StepLoad& load, const kv::KvStats& stats);
+  // The same for the disk tier.
+  void PublishDisk(const kv::DiskTierStats& stats);
 
   // Everything below is moved where it happens.
   metrics::Counter prompt_tokens;
@@ -80,10 +83,32 @@ class EngineMetrics {
     std::array<metrics::Gauge, kNumStates> pages;
   };
 
+  // A counter that follows a total kept elsewhere.
+  struct Follower {
+    metrics::Counter counter;
+    uint64_t published = 0;
+
+    void Follow(uint64_t total) {
+      counter.Add(static_cast<double>(total - published));
+      published = total;
+    }
+  };
+
+  void AddMoveFamilies(metrics::Registry& registry);
+
   uint64_t pages_per_stripe_;
-  uint64_t published_evictions_ = 0;
+  uint64_t stripe_bytes_;
   Tier host_;
-  metrics::Counter host_prefix_evictions_;
+  Tier disk_;
+  metrics::Gauge disk_metadata_bytes_;
+  Follower host_evicted_pages_;
+  Follower disk_evicted_pages_;
+  Follower loaded_pages_;  // disk → host
+  Follower loaded_bytes_;
+  Follower stored_pages_;  // host → disk
+  Follower stored_bytes_;
+  Follower disk_read_errors_;
+  Follower disk_write_errors_;
   metrics::Gauge running_;
   metrics::Gauge waiting_;
   metrics::Gauge waiting_capacity_;

@@ -14,6 +14,7 @@
 #include "base/ids.h"
 #include "engine/engine.h"
 #include "engine/stream_state.h"
+#include "kv/disk_tier.h"
 #include "sampling/sampler_state.h"
 
 namespace spindle::engine {
@@ -47,6 +48,8 @@ struct Choice {
   std::vector<TokenId> history;        // prompt, then generated
   std::vector<Digest> keys;            // chain over the full stripes of history, as far as needed
   std::optional<sampling::SamplerState> sampler;
+  std::optional<kv::LoadId> load;  // of the disk tier; while kWaiting
+  bool disk_tried = false;         // the disk has given what it can; while kWaiting
 
   [[nodiscard]] uint32_t pending() const {
     return static_cast<uint32_t>(history.size()) - committed;

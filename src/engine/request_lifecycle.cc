@@ -48,14 +48,25 @@ void RequestLifecycle::Add(std::unique_ptr<Request> request) {
 }
 
 uint32_t RequestLifecycle::MatchPrefix(Choice& choice) {
+  return parts_.store.MatchPrefix(UsableKeys(choice));
+}
+
+bool RequestLifecycle::AwaitsDisk(Choice& choice, uint32_t num_cached) {
+  const std::vector<TokenId>& tokens =
+      choice.history.empty() ? choice.request->spec.prompt : choice.history;
+  return choice.request->reads_cache &&
+         parts_.disk.AwaitsLoad(choice, UsableKeys(choice), tokens, num_cached);
+}
+
+std::span<const Digest> RequestLifecycle::UsableKeys(Choice& choice) {
   Request& request = *choice.request;
   if (!request.seals || (!request.reads_cache && !choice.resumed)) {
-    return 0;
+    return {};
   }
   // Before its first admission a choice has no history of its own yet; its prompt is the request's.
   size_t tokens = choice.history.empty() ? request.prompt_size() : choice.history.size();
   if (request.spec.sampling.prompt_logprobs.has_value() && !choice.resumed) {
-    return 0;
+    return {};
   }
   if (request.spec.sampling.prompt_logprobs.has_value()) {
     // The row of the last reported prompt token is needed for the one after it.
@@ -63,10 +74,10 @@ uint32_t RequestLifecycle::MatchPrefix(Choice& choice) {
   }
   const auto usable = static_cast<uint32_t>((tokens - 1) / kStripeTokens);
   if (choice.history.empty()) {
-    return parts_.store.MatchPrefix(std::span(request.prompt_keys).first(usable));
+    return std::span(request.prompt_keys).first(usable);
   }
   ExtendKeys(choice, usable);
-  return parts_.store.MatchPrefix(std::span(choice.keys).first(usable));
+  return std::span(choice.keys).first(usable);
 }
 
 uint32_t RequestLifecycle::ReservedOutputOf(const Choice& choice) const {
@@ -90,6 +101,7 @@ absl::Status RequestLifecycle::Start(Choice& choice,
   choice.keys.reserve(kv::KvStore::StripesFor(num_tokens + reserved_output));
   const SequenceId sequence =
       parts_.store.Open(request.group, std::span(choice.keys).first(num_shared), num_shared);
+  parts_.disk.EndLoad(choice);  // its stripes are shared by now
   if (absl::Status status = parts_.store.Extend(sequence, num_tokens); !status.ok()) {
     parts_.store.Close(sequence);
     return status;
@@ -265,6 +277,9 @@ void RequestLifecycle::AddToken(Choice& choice, StreamEvent&& event, TimePoint n
     request.stats.prefill_time = now - *request.admitted;
     parts_.metrics.prefill_seconds.Observe(ToSeconds(request.stats.prefill_time));
   }
+  if (choice.num_generated == 1 && choice.index == 0) {
+    parts_.disk.OfferPrompt(choice);
+  }
   const bool is_stop = choice.sampler->IsStop(token);
   event.kind = StreamEvent::Kind::kToken;
   event.choice = choice.index;
@@ -302,9 +317,10 @@ void RequestLifecycle::RetireChoice(Choice& choice, FinishReason reason, TokenId
   Request& request = *choice.request;
   if (choice.state == ChoiceState::kRunning) {
     SealReady(choice);
+    parts_.disk.OfferAll(choice);
     CloseSequence(choice);
   } else {
-    std::erase(waiting_, &choice);
+    LeaveWaiting(choice);
   }
   choice.state = ChoiceState::kFinished;
   ++request.num_finished;
@@ -316,6 +332,11 @@ void RequestLifecycle::RetireChoice(Choice& choice, FinishReason reason, TokenId
   request.stream->Push(std::move(event));
   parts_.metrics.success[static_cast<size_t>(reason)].Add();
   parts_.metrics.request_generation_tokens.Observe(choice.num_generated);
+}
+
+void RequestLifecycle::LeaveWaiting(Choice& choice) {
+  parts_.disk.EndLoad(choice);
+  std::erase(waiting_, &choice);
 }
 
 void RequestLifecycle::CloseSequence(Choice& choice) {
@@ -338,7 +359,7 @@ void RequestLifecycle::End(Request& request, EndCause cause, TimePoint now) {
       if (request.started()) {
         RetireChoice(choice, ReasonOf(cause), -1);
       } else {
-        std::erase(waiting_, &choice);
+        LeaveWaiting(choice);
         choice.state = ChoiceState::kFinished;
       }
     }
@@ -465,7 +486,7 @@ absl::Status RequestLifecycle::CheckIntegrity() const {
       return absl::InternalError("a running choice has nothing left to compute");
     }
   }
-  if (running_.empty() && parts_.store.Stats().owned_stripes != 0) {
+  if (running_.empty() && !parts_.disk.HoldsStripes() && parts_.store.Stats().owned_stripes != 0) {
     return absl::InternalError("stripes are owned while nothing runs");
   }
   return absl::OkStatus();

@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "base/clock.h"
+#include "engine/disk_prefix.h"
 #include "engine/engine_metrics.h"
 #include "engine/engine_options.h"
 #include "engine/inbox.h"
@@ -25,6 +26,7 @@ class RequestLifecycle {
   struct Parts {
     const EngineOptions& options;
     kv::KvStore& store;
+    DiskPrefix& disk;
     EngineMetrics& metrics;
     Inbox& inbox;
     Throughput& throughput;
@@ -37,9 +39,14 @@ class RequestLifecycle {
   // A submission arrives; its first choice waits.
   void Add(std::unique_ptr<Request> request);
 
-  // Leading stripes of the choice's history that the cache holds and the choice may use: at least
-  // one token is always computed.
+  // Leading stripes of the choice's history that the host tier holds and the choice may use.
   [[nodiscard]] uint32_t MatchPrefix(Choice& choice);
+
+  // True while the disk brings in more of what the choice may use, behind `num_cached` stripes.
+  [[nodiscard]] bool AwaitsDisk(Choice& choice, uint32_t num_cached);
+
+  // Lets go of stripes that only the disk tier holds; see DiskPrefix::ReleaseStripes.
+  void ReleaseDiskStripes() { parts_.disk.ReleaseStripes(waiting_); }
 
   // waiting → running on `num_shared` cached stripes, with room for the whole history. Memory is
   // set aside for `reserved_stripes` in all. ERRORS: kResourceExhausted (no room; nothing changed),
@@ -78,6 +85,14 @@ class RequestLifecycle {
   // Frees what has ended, and refreshes what listings show.
   void Collect();
 
+  // Stripes of the host tier that are kept for a waiting choice.
+  [[nodiscard]] uint32_t StripesHeld(const Choice& choice) const {
+    return parts_.disk.StripesHeld(choice);
+  }
+
+  // Stripes may become available although nothing runs.
+  [[nodiscard]] bool DiskHoldsStripes() const { return parts_.disk.HoldsStripes(); }
+
   [[nodiscard]] std::span<const std::unique_ptr<Request>> requests() const { return requests_; }
 
   // In no particular order.
@@ -92,6 +107,9 @@ class RequestLifecycle {
   [[nodiscard]] absl::Status CheckIntegrity() const;
 
  private:
+  // Keys of the leading stripes of the choice's history that it may share; at least one token is
+  // always computed.
+  [[nodiscard]] std::span<const Digest> UsableKeys(Choice& choice);
   void ExtendKeys(Choice& choice, uint32_t num_stripes);
   // Stripes of a running choice that are full and certainly kept.
   void SealReady(Choice& choice);
@@ -100,6 +118,7 @@ class RequestLifecycle {
   // False when there is no slot or no room.
   [[nodiscard]] bool TryFork(const Choice& source, Choice& choice);
   [[nodiscard]] uint32_t ReservedOutputOf(const Choice& choice) const;
+  void LeaveWaiting(Choice& choice);
   void CloseSequence(Choice& choice);
   // Common to all ways a choice ends; returns to the caller the decision about the request.
   void RetireChoice(Choice& choice, FinishReason reason, TokenId stop_token);

@@ -129,6 +129,13 @@ void StepPlanner::MakeRoom() {
 
 bool StepPlanner::GrowOrPreempt(Choice& choice) {
   while (!lifecycle_.Grow(choice).ok()) {
+    if (ReclaimFromDisk()) {
+      continue;
+    }
+    if (lifecycle_.DiskHoldsStripes()) {
+      starved_.push_back(&choice);  // the device lets go of some soon: better than computing again
+      return false;
+    }
     victims_.clear();
     for (const Choice* running : lifecycle_.running()) {
       victims_.push_back(ViewAsVictim(*running));
@@ -221,9 +228,6 @@ bool StepPlanner::TryAdmit(Choice& choice, TimePoint now, RowBudget* rows, bool*
       choice.history.empty() ? request.prompt_size() : static_cast<uint32_t>(choice.history.size());
   const uint32_t pending = num_tokens - num_shared * static_cast<uint32_t>(kStripeTokens);
   const uint32_t max_chunk = MaxChunk(request);
-  if (!rows->CanPlace(pending, max_chunk)) {
-    return false;
-  }
   // Cached stripes that nobody uses count as available, so those that are taken over are not free
   // for anything else: the whole history is charged.
   const uint32_t needed = kv::KvStore::StripesFor(num_tokens);
@@ -234,12 +238,20 @@ bool StepPlanner::TryAdmit(Choice& choice, TimePoint now, RowBudget* rows, bool*
     const uint32_t shared = num_tokens / static_cast<uint32_t>(kStripeTokens);
     reserved += later * (kv::KvStore::StripesFor(num_tokens + output) - shared);
   }
-  const MemoryView memory = Memory();
+  MemoryView memory = Memory();
+  memory.available += lifecycle_.StripesHeld(choice);
   if (!FitsMemory(memory, needed, reserved)) {
     *fits = false;
     if (!memory.anything_running) {
       refused_ = &choice;  // it has outgrown the whole store
     }
+    return false;
+  }
+  if (lifecycle_.AwaitsDisk(choice, num_shared)) {
+    ++num_deferred_;
+    return false;
+  }
+  if (!rows->CanPlace(pending, max_chunk)) {
     return false;
   }
   const absl::Status status = lifecycle_.Start(choice, num_shared, needed + reserved, now);
@@ -318,7 +330,20 @@ void StepPlanner::AddPrefill(Choice& choice, uint32_t num_rows, StepBatch* batch
   batch->Add(choice, num_rows, first_prompt_logit);
 }
 
+// True when there is more room, or nothing left that the disk tier could let go of.
+bool StepPlanner::ReclaimFromDisk() {
+  if (!lifecycle_.DiskHoldsStripes()) {
+    return false;
+  }
+  const uint64_t before = store_.AvailableStripes();
+  lifecycle_.ReleaseDiskStripes();
+  return store_.AvailableStripes() > before || !lifecycle_.DiskHoldsStripes();
+}
+
 bool StepPlanner::BreakDeadlock(TimePoint now) {
+  if ((!starved_.empty() || refused_ != nullptr) && lifecycle_.DiskHoldsStripes()) {
+    return ReclaimFromDisk();  // if not, the device is at work, and wakes the engine
+  }
   if (!starved_.empty()) {
     Choice& wanting = *starved_.front();  // the most urgent
     victims_.clear();

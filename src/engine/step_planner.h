@@ -54,6 +54,7 @@ class StepPlanner {
   void MakeRoom();
   // False when the choice itself lost its memory.
   bool GrowOrPreempt(Choice& choice);
+  bool ReclaimFromDisk();
   void PlacePrefills(RowBudget* rows);
   void Admit(TimePoint now, RowBudget* rows);
   void SortCandidates(TimePoint now);

@@ -19,6 +19,11 @@ class Throughput {
   // A choice ended by itself after `output_tokens`, `service_time` after its admission.
   void ObserveCompletion(uint32_t output_tokens, Duration service_time);
 
+  // 0 before the first prefill.
+  [[nodiscard]] double prefill_tokens_per_second() const {
+    return prefill_tokens_per_second_.load();
+  }
+
   // 0 before the first completion.
   [[nodiscard]] double mean_output_tokens() const { return mean_output_tokens_.load(); }
 

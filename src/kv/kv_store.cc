@@ -56,10 +56,11 @@ class KvStore::Impl {
   [[nodiscard]] const KvGeometry& geometry() const { return geometry_; }
 
   [[nodiscard]] uint32_t MatchPrefix(std::span<const Digest> keys) const;
-  SequenceId Open(std::span<const Digest> keys, uint32_t num_shared);
+  SequenceId Open(std::span<const Digest> keys, uint32_t num_shared, PrefixUse use);
   absl::Status Extend(SequenceId seq, uint32_t num_tokens);
   void Commit(SequenceId seq, uint32_t num_tokens);
-  void Seal(SequenceId seq, uint32_t ordinal, const Digest& key);
+  void Seal(SequenceId seq, uint32_t ordinal, const Digest& key, const ContentChecksum* checksum);
+  [[nodiscard]] SealedStripe Sealed(SequenceId seq, uint32_t ordinal) const;
   absl::StatusOr<SequenceId> Fork(SequenceId seq);
   void Close(SequenceId seq);
   uint64_t ResetPrefixCache();
@@ -161,14 +162,16 @@ Sequence& KvStore::Impl::NewSequence() {
   return sequence;
 }
 
-SequenceId KvStore::Impl::Open(std::span<const Digest> keys, uint32_t num_shared) {
+SequenceId KvStore::Impl::Open(std::span<const Digest> keys, uint32_t num_shared, PrefixUse use) {
   SPINDLE_CHECK(num_shared <= MatchPrefix(keys));
   Sequence& sequence = NewSequence();
   for (uint32_t i = 0; i < num_shared; ++i) {
     const uint32_t slot = index_.Find(keys[i]);
     AddRef(slot);
-    records_[slot].num_hits =
-        std::min<uint8_t>(kHitsToProtect, static_cast<uint8_t>(records_[slot].num_hits + 1));
+    if (use == PrefixUse::kHit) {
+      records_[slot].num_hits =
+          std::min<uint8_t>(kHitsToProtect, static_cast<uint8_t>(records_[slot].num_hits + 1));
+    }
     sequence.slots.push_back(slot);
     sequence.stripes.push_back(Address(slot));
   }
@@ -267,7 +270,10 @@ void KvStore::Impl::Commit(SequenceId seq, uint32_t num_tokens) {
   sequence.num_tokens = num_tokens;
 }
 
-void KvStore::Impl::Seal(SequenceId seq, uint32_t ordinal, const Digest& key) {
+void KvStore::Impl::Seal(SequenceId seq,
+                         uint32_t ordinal,
+                         const Digest& key,
+                         const ContentChecksum* checksum) {
   Sequence& sequence = Get(seq);
   SPINDLE_CHECK(ordinal == sequence.num_sealed);
   SPINDLE_CHECK((ordinal + 1) * kStripeTokens <= sequence.num_tokens);
@@ -278,9 +284,13 @@ void KvStore::Impl::Seal(SequenceId seq, uint32_t ordinal, const Digest& key) {
   if (!sequence.publishes) {
     return;
   }
-  const XXH128_hash_t hash = XXH3_128bits(Address(slot), stripe_bytes_);
   record.key = key;
-  record.checksum = {hash.low64, hash.high64};
+  if (checksum != nullptr) {
+    record.checksum = *checksum;
+  } else {
+    const XXH128_hash_t hash = XXH3_128bits(Address(slot), stripe_bytes_);
+    record.checksum = {hash.low64, hash.high64};
+  }
   const uint32_t existing = index_.Find(key);
   if (existing == kNoStripe) {
     index_.Insert(slot, ordinal == 0 ? kNoStripe : sequence.slots[ordinal - 1]);
@@ -295,6 +305,14 @@ void KvStore::Impl::Seal(SequenceId seq, uint32_t ordinal, const Digest& key) {
     ++conflicts_;
   }
   PublishStats();
+}
+
+SealedStripe KvStore::Impl::Sealed(SequenceId seq, uint32_t ordinal) const {
+  const Sequence& sequence = Get(seq);
+  SPINDLE_CHECK(ordinal < sequence.num_sealed);
+  const uint32_t slot = sequence.slots[ordinal];
+  SPINDLE_CHECK(records_[slot].indexed);
+  return {Address(slot), records_[slot].checksum};
 }
 
 absl::StatusOr<SequenceId> KvStore::Impl::Fork(SequenceId seq) {
@@ -516,8 +534,9 @@ uint32_t KvStore::MatchPrefix(std::span<const Digest> keys) const {
 // One tier has nothing to charge to a group yet.
 SequenceId KvStore::Open(BudgetGroupId /*group*/,
                          std::span<const Digest> keys,
-                         uint32_t num_shared) {
-  return impl_->Open(keys, num_shared);
+                         uint32_t num_shared,
+                         PrefixUse use) {
+  return impl_->Open(keys, num_shared, use);
 }
 
 absl::Status KvStore::Extend(SequenceId seq, uint32_t num_tokens) {
@@ -528,8 +547,15 @@ void KvStore::Commit(SequenceId seq, uint32_t num_tokens) {
   impl_->Commit(seq, num_tokens);
 }
 
-void KvStore::Seal(SequenceId seq, uint32_t ordinal, const Digest& key) {
-  impl_->Seal(seq, ordinal, key);
+void KvStore::Seal(SequenceId seq,
+                   uint32_t ordinal,
+                   const Digest& key,
+                   const ContentChecksum* checksum) {
+  impl_->Seal(seq, ordinal, key, checksum);
+}
+
+SealedStripe KvStore::Sealed(SequenceId seq, uint32_t ordinal) const {
+  return impl_->Sealed(seq, ordinal);
 }
 
 uint32_t KvStore::NumSealed(SequenceId seq) const {

@@ -21,6 +21,7 @@
 #include "base/prefix_key.h"
 #include "kv/kv_geometry.h"
 #include "kv/kv_options.h"
+#include "kv/stripe_record.h"
 
 namespace spindle::kv {
 
@@ -29,6 +30,18 @@ namespace spindle::kv {
 struct SequenceView {
   std::span<uint8_t* const> stripes;  // base addresses, position order
   uint32_t num_tokens;                // committed tokens
+};
+
+// A stripe of the prefix cache, for the tier below; valid while its sequence is open.
+struct SealedStripe {
+  const uint8_t* data;
+  ContentChecksum checksum;
+};
+
+// Why a sequence takes cached stripes.
+enum class PrefixUse : uint8_t {
+  kHit,   // a request runs on them: they have proved useful
+  kHold,  // only to keep them while they are moved
 };
 
 struct KvStats {
@@ -64,7 +77,8 @@ class KvStore {
   // MatchPrefix(keys).
   [[nodiscard]] SequenceId Open(BudgetGroupId group,
                                 std::span<const Digest> keys,
-                                uint32_t num_shared);
+                                uint32_t num_shared,
+                                PrefixUse use = PrefixUse::kHit);
 
   // Makes room for positions [0, num_tokens), evicting cached stripes when nothing is free; empty
   // slots are used first. All or nothing. ERRORS: kResourceExhausted (nothing changed).
@@ -77,9 +91,15 @@ class KvStore {
   // Publishes a full, committed stripe under its key: it is immutable from now on. When an equal
   // stripe (key and content checksum) is cached already, the sequence switches to that one and its
   // own copy is freed. Stripes must be sealed in order. Without the prefix cache the stripe only
-  // becomes immutable. REQUIRES: ordinal is the sequence's first unsealed stripe; 64 · (ordinal +
-  // 1) ≤ committed tokens.
-  void Seal(SequenceId seq, uint32_t ordinal, const Digest& key);
+  // becomes immutable. `checksum`: of the content, where it is known already. REQUIRES: ordinal is
+  // the sequence's first unsealed stripe; 64 · (ordinal + 1) ≤ committed tokens.
+  void Seal(SequenceId seq,
+            uint32_t ordinal,
+            const Digest& key,
+            const ContentChecksum* checksum = nullptr);
+
+  // REQUIRES: the stripe is in the prefix cache (it was shared by Open, or published by Seal).
+  [[nodiscard]] SealedStripe Sealed(SequenceId seq, uint32_t ordinal) const;
 
   // Number of leading sealed stripes.
   [[nodiscard]] uint32_t NumSealed(SequenceId seq) const;

@@ -110,7 +110,7 @@ std::unique_ptr<engine::Engine> MakeEngine(const Options& options, metrics::Regi
   engine_options.stream_capacity_events = 65536;
   return Take(engine::Engine::Create(engine_options,
                                      std::move(model),
-                                     std::move(store),
+                                     {.host = std::move(store)},
                                      std::move(pool),
                                      *kernels,
                                      {},

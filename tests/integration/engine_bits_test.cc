@@ -62,7 +62,7 @@ class EngineBits : public ::testing::TestWithParam<const char*> {
     options.stream_capacity_events = 4096;
     auto engine = Engine::Create(options,
                                  std::move(*model),
-                                 std::move(*store),
+                                 {.host = std::move(*store)},
                                  std::move(*pool),
                                  *kernels,
                                  {},

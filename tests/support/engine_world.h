@@ -100,12 +100,15 @@ class EngineWorld {
     engine::EngineOptions engine;
     uint64_t num_stripes = 256;
     uint32_t max_model_len = 4096;
+    std::optional<kv::disk::DiskOptions> disk = std::nullopt;  // a disk tier
+    kv::disk::DiskFiles* files = nullptr;                      // of the disk tier
   };
 
   explicit EngineWorld(const Options& options)
       : options_(options),
         registry(metrics::Labels{{"model_name", "fake"}}),
         store(MakeFakeStore(options.num_stripes, options.engine.prefix_cache)),
+        disk(MakeDisk()),
         runner(*store, {options.max_model_len, &clock}),
         end_tokens_{kFakeEndToken},
         metrics(registry, *store, {options.max_model_len, options.engine.prefix_cache}),
@@ -115,6 +118,7 @@ class EngineWorld {
         core({options_.engine,
               runner,
               *store,
+              disk.get(),
               NaiveLogitKernels(),
               end_tokens_,
               metrics,
@@ -131,6 +135,9 @@ class EngineWorld {
 
   EngineWorld(const EngineWorld&) = delete;
   EngineWorld& operator=(const EngineWorld&) = delete;
+
+  // The disk tier's end of life, as Engine does it; the world cannot be used afterwards.
+  void CloseDisk() { SPINDLE_CHECK(disk->Close().ok()); }
 
   // The client, or nothing when refused (see `refusal`).
   std::unique_ptr<Client> Submit(engine::EngineRequest request) {
@@ -161,6 +168,16 @@ class EngineWorld {
   }
 
  private:
+  std::unique_ptr<kv::DiskTier> MakeDisk() {
+    if (!options_.disk.has_value()) {
+      return nullptr;
+    }
+    auto tier = kv::DiskTier::Open(
+        {}, *options_.disk, {.geometry = store->geometry()}, *options_.files, clock, *store);
+    SPINDLE_CHECK(tier.ok());
+    return *std::move(tier);
+  }
+
   const Options options_;
   uint64_t next_id_ = 0;
 
@@ -168,6 +185,7 @@ class EngineWorld {
   VirtualClock clock;
   metrics::Registry registry;
   std::unique_ptr<kv::KvStore> store;
+  std::unique_ptr<kv::DiskTier> disk;
   FakeRunner runner;
 
  private:

@@ -16,7 +16,7 @@ namespace spindle::test {
 class TempFolder {
  public:
   TempFolder() {
-    std::string pattern = testing::TempDir() + "spindle_XXXXXX";
+    std::string pattern = ::testing::TempDir() + "spindle_XXXXXX";
     path_ = mkdtemp(pattern.data()) != nullptr ? pattern : "";
   }
 

@@ -56,6 +56,17 @@ TEST_F(OptionTableTest, FlagsWinOverEnvironmentOverFile) {
   EXPECT_TRUE(metrics_);
 }
 
+TEST_F(OptionTableTest, SwitchesTakeAValue) {
+  ASSERT_TRUE(Parse({"--metrics=false"}).ok());
+  EXPECT_FALSE(metrics_);
+  ASSERT_TRUE(Parse({"--no-metrics=false"}).ok());
+  EXPECT_TRUE(metrics_);
+  ASSERT_TRUE(Parse({"--no-metrics"}).ok());
+  ASSERT_TRUE(Parse({"--metrics=true"}).ok());
+  EXPECT_TRUE(metrics_);
+  EXPECT_FALSE(Parse({"--metrics=perhaps"}).ok());
+}
+
 TEST_F(OptionTableTest, AcceptsOtherSpellingsAndPositional) {
   ASSERT_TRUE(Parse({"-np", "5", "-a", "x", "-a", "y", "model.gguf", "-fa", "-ngl", "99"}).ok());
   EXPECT_EQ(seqs_, 5U);

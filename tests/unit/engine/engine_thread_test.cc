@@ -26,7 +26,7 @@ class EngineThreadTest : public ::testing::Test {
     runner_ = runner.get();
     auto engine = Engine::CreateWithRunner(options,
                                            std::move(runner),
-                                           std::move(store),
+                                           {.host = std::move(store)},
                                            testing::NaiveLogitKernels(),
                                            {testing::kFakeEndToken},
                                            registry_,
@@ -185,7 +185,7 @@ TEST_F(EngineThreadTest, RefusesBadOptionsByName) {
   auto runner = std::make_unique<testing::FakeRunner>(*store, testing::FakeRunner::Options{});
   const auto engine = Engine::CreateWithRunner(options,
                                                std::move(runner),
-                                               std::move(store),
+                                               {.host = std::move(store)},
                                                testing::NaiveLogitKernels(),
                                                {},
                                                registry_,

@@ -1,0 +1,119 @@
+// Brings stripes of a prefix from disk into the host tier. A load is a sequence of the host tier
+// whose stripes are written by the device instead of by the model: it shares what the host has,
+// takes room for the rest, and seals stripe by stripe as verified records arrive, in order. Sealed
+// stripes are in the prefix cache at once, for whoever wants them (tiered-KV specification 4.3).
+//
+// Thread-safety: engine-thread only, except the counters. Borrows both stores.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "base/clock.h"
+#include "base/hash.h"
+#include "base/ids.h"
+#include "kv/disk/disk_store.h"
+#include "kv/kv_store.h"
+#include "kv/prefix_chain.h"
+
+namespace spindle::kv {
+
+using LoadId = StrongId<struct LoadIdTag, uint64_t>;
+
+class StripeLoader {
+ public:
+  struct Counters {
+    std::atomic<uint64_t> begun{0};
+    std::atomic<uint64_t> cut{0};               // ended by their deadline or a damaged record
+    std::atomic<uint64_t> loaded_tokens{0};     // that entered the prefix cache
+    std::atomic<double> bytes_per_second{0.0};  // moving average, 0 before the first load
+  };
+
+  StripeLoader(KvStore& host, disk::DiskStore& disk, const Clock& clock)
+      : host_(host), disk_(disk), clock_(clock) {}
+
+  ~StripeLoader();
+  StripeLoader(const StripeLoader&) = delete;
+  StripeLoader& operator=(const StripeLoader&) = delete;
+
+  // Whether a load brings this stripe in.
+  [[nodiscard]] bool IsLoading(const Digest& key) const;
+
+  // Expected time for so many stripes.
+  [[nodiscard]] double LoadSeconds(uint32_t num_stripes) const;
+
+  // See DiskTier::BeginLoad.
+  [[nodiscard]] absl::StatusOr<LoadId> Begin(BudgetGroupId group,
+                                             const PrefixChain& chain,
+                                             uint32_t num_host,
+                                             uint32_t num_disk,
+                                             double prefill_tokens_per_second);
+  [[nodiscard]] bool IsDone(LoadId id) const;
+  [[nodiscard]] uint32_t StripesHeld(LoadId id) const;
+  void End(LoadId id);
+
+  // A completion or notice of the device.
+  void Deliver(const disk::Completion& completion);
+
+  // Cuts what is late, and asks the device for more.
+  void Advance();
+
+  // Nothing more is wanted; what is in flight still has to be delivered.
+  void CutAll();
+
+  [[nodiscard]] std::optional<TimePoint> NextDeadline() const;
+
+  [[nodiscard]] bool HoldsStripes() const;
+
+  [[nodiscard]] const Counters& counters() const { return counters_; }
+
+  // kInternal naming the first broken invariant.
+  [[nodiscard]] absl::Status CheckIntegrity() const;
+
+ private:
+  struct Load {
+    uint64_t id = 0;  // 0 = the place is vacant
+    SequenceId sequence;
+    OwnedChain chain;
+    uint32_t first = 0;      // stripes [first, end) come from disk
+    uint32_t end = 0;        // shrinks when a stripe cannot be had in time
+    uint32_t submitted = 0;  // the next stripe to ask for
+    uint32_t sealed = 0;     // the next stripe to seal; done when it reaches `end`
+    uint32_t in_flight = 0;
+    bool ended = false;  // by the caller
+    TimePoint started;
+    TimePoint deadline;
+
+    struct Stripe {
+      disk::Ticket ticket = 0;
+      bool arrived = false;
+      ContentChecksum checksum;
+    };
+
+    std::vector<Stripe> stripes;  // from `first` on
+  };
+
+  [[nodiscard]] const Load& Get(LoadId id) const;
+  [[nodiscard]] Load& Get(LoadId id);
+  Load& NewLoad();
+  [[nodiscard]] Duration TimeAllowed(uint32_t num_stripes, double prefill_rate) const;
+  void Submit(uint32_t place);
+  void SealArrived(Load& load);
+  void ObserveRate(const Load& load);
+  void Cut(Load& load, uint32_t end);
+  void FinishIfEnded(Load& load);
+
+  KvStore& host_;
+  disk::DiskStore& disk_;
+  const Clock& clock_;
+  std::deque<Load> loads_;  // places are used again
+  uint64_t num_loads_ = 0;
+  Counters counters_;
+};
+
+}  // namespace spindle::kv
