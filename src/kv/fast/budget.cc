@@ -31,7 +31,9 @@ template <typename Key>
 std::vector<size_t> Descending(size_t count, Key key) {
   std::vector<size_t> order(count);
   std::iota(order.begin(), order.end(), size_t{0});
-  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return key(a) > key(b); });
+  std::sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+    return key(a) != key(b) ? key(a) > key(b) : a < b;
+  });
   return order;
 }
 
