@@ -112,6 +112,12 @@ void Print(const KvToolOptions& options, const ordered_json& description) {
     return;
   }
   for (const auto& [key, value] : description.items()) {
+    if (value.is_array()) {
+      for (const auto& line : value) {
+        fmt::print("{:<20}{}\n", key, line.get<std::string>());
+      }
+      continue;
+    }
     fmt::print("{:<20}{}\n", key, value.is_string() ? value.get<std::string>() : value.dump());
   }
   fmt::print("\n");

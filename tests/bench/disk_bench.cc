@@ -59,11 +59,13 @@ std::unique_ptr<DiskStore> Open(IoMode mode, std::atomic<uint32_t>* wakes) {
   DiskStore& store = **opened;
   const AlignedBuffer stripe(Identity().geometry.stripe_bytes());
   std::fill(stripe.span().begin(), stripe.span().end(), uint8_t{0x5a});
+  const ContentChecksum checksum = ChecksumOf(stripe.span());
   const std::array<TokenId, kStripeTokens> tokens{};
   std::array<Completion, 16> out;
   for (uint64_t i = 0; i < kNumStripes; ++i) {
     StoreRequest request;
     request.id.key = KeyOf(i);
+    request.checksum = checksum;
     if (store.Contains(request.id)) {
       continue;
     }

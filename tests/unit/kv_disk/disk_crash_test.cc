@@ -33,6 +33,10 @@ DiskOptions CrashOptions() {
   return options;
 }
 
+RecordId SessionId() {
+  return {TestStripe::Key(5000), RecordKind::kSession, 0};
+}
+
 // Runs stores, erasures, commits, checkpoints and collection; collects promises.
 class Life {
  public:
@@ -45,13 +49,23 @@ class Life {
     std::mt19937_64 random(7);
     for (uint64_t i = 1; i <= kNumStripes; ++i) {
       const TestStripe stripe(i);
+      // Replaced again and again, never dropped: covered by the commit of the stripe behind it.
+      std::vector<uint8_t> version(100, 0);
+      version[0] = static_cast<uint8_t>(i);
+      const bool put = store->SubmitPut(SessionId(), version, Ack::kWritten, 0).ok();
       const absl::StatusOr<Ticket> ticket = store->SubmitStore(stripe.Store(Ack::kDurable));
+      for (int tick = 0; tick < 6 && !ticket.ok(); ++tick) {
+        Step();  // no space: the collector works
+      }
       if (i % 3 == 0) {
         // Not committed with the one before it.
         Step();
       }
       if (ticket.ok() && WaitForDurable(*ticket)) {
         promises.push_back({files.num_events(), i, false});
+        if (put) {
+          versions.emplace_back(files.num_events(), i);
+        }
       }
       if (random() % 8 == 0) {
         const uint64_t victim = 1 + random() % i;
@@ -67,6 +81,8 @@ class Life {
   VirtualClock clock;
   std::unique_ptr<DiskStore> store;
   std::vector<Promise> promises;
+  // Versions of the session that are durable from an event on.
+  std::vector<std::pair<size_t, uint64_t>> versions;
   // Stripes that the collector may have dropped: no promise holds for them from then on.
   std::vector<std::pair<size_t, uint64_t>> dropped;
 
@@ -153,6 +169,15 @@ void CheckCrash(const Life& life, size_t event, MemoryFiles::Unsynced unsynced, 
       case Expected::kEither:
         break;
     }
+  }
+  uint64_t version = 0;
+  for (const auto& [at, number] : life.versions) {
+    version = at <= event ? number : version;
+  }
+  const absl::StatusOr<std::vector<uint8_t>> session = FetchNow(store, SessionId());
+  if (version > 0) {
+    ASSERT_TRUE(session.ok()) << "version " << version << " is lost: " << session.status();
+    ASSERT_GE((*session)[0], version) << "an older version is back";
   }
   const auto report = Fsck(*disk, store.directory(), false, nullptr);
   ASSERT_TRUE(report.ok()) << report.status();
