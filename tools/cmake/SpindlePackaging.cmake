@@ -6,6 +6,13 @@ if(TARGET spindle)
   install(TARGETS spindle RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT server)
 endif()
 install(FILES README.md LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT server)
+install(FILES docs/http-api.md docs/configuration.md DESTINATION ${CMAKE_INSTALL_DOCDIR}/docs COMPONENT server)
+# Debian's name for the licences of what the binary contains; collected when something is installed or packed.
+install(CODE "execute_process(
+  COMMAND \"${CMAKE_COMMAND}\" -E env \"CARGO=${SPINDLE_CARGO}\" \"${PROJECT_SOURCE_DIR}/tools/packaging/licences.sh\"
+          \"${PROJECT_BINARY_DIR}/copyright\"
+  COMMAND_ERROR_IS_FATAL ANY)" COMPONENT server)
+install(FILES "${PROJECT_BINARY_DIR}/copyright" DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT server)
 install(DIRECTORY configs/serve/ DESTINATION ${CMAKE_INSTALL_DOCDIR}/examples COMPONENT server)
 install(FILES tools/packaging/spindle.service DESTINATION lib/systemd/system COMPONENT server)
 
