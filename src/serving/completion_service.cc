@@ -53,6 +53,15 @@ std::string_view TypeName(DType type) {
   return type == DType::kF32 ? "f32" : "bf16";
 }
 
+// At least as long as the longest normalised character, which tokens may be shorter than.
+uint64_t LongestTokenBytes(const text::Tokenizer& tokenizer) {
+  uint64_t longest = 16;
+  for (uint32_t id = 0; id < tokenizer.vocab_size(); ++id) {
+    longest = std::max<uint64_t>(longest, tokenizer.TokenBytes(static_cast<TokenId>(id)).size());
+  }
+  return longest;
+}
+
 }  // namespace
 
 CompletionService::CompletionService(const ServingOptions& options,
@@ -74,6 +83,8 @@ void CompletionService::SetServedModel(ServedModel model) {
   // Files pad either side; an id must have both a text and an embedding.
   model_->facts.vocab_size = std::min(model_->tokenizer->vocab_size(), config.vocab_size);
   model_->facts.max_model_len = config.max_model_len;
+  model_->facts.max_text_bytes =
+      uint64_t{config.max_model_len} * LongestTokenBytes(*model_->tokenizer);
   fingerprint_ = ComputeFingerprint(options_, *model_);
   template_knows_developer_ =
       model_->chat_template != nullptr &&
@@ -144,7 +155,19 @@ void CompletionService::Shutdown(TimePoint deadline) {
 }
 
 PromptTools CompletionService::Tools() const {
-  return {*model_->tokenizer, model_->chat_template.get(), compile_};
+  return {*model_->tokenizer, model_->chat_template.get(), compile_, model_->facts};
+}
+
+Result<std::vector<TokenId>> CompletionService::EncodeText(const std::string& text,
+                                                           bool add_special,
+                                                           std::string_view param) const {
+  std::vector<TokenId> tokens;
+  if (MaybeError error = serving::EncodeText(
+          text, {.add_special = add_special, .parse_special = true}, param, Tools(), &tokens);
+      error.has_value()) {
+    return *std::move(error);
+  }
+  return tokens;
 }
 
 SamplingParams CompletionService::DefaultSampling() const {
@@ -373,7 +396,7 @@ Result<std::string> CompletionService::GetModel(std::string_view id) const {
   }
   const auto& names = options_.served_names;
   if (std::find(names.begin(), names.end(), id) == names.end()) {
-    return ModelNotFound(id);
+    return ModelNotFound(id, options_);
   }
   return ModelEntryJson(id, options_, *model_);
 }

@@ -157,6 +157,12 @@ class CompletionService {
   // spindle_requests_rejected_total. Prepare, Validate and Start count theirs.
   void RecordRejection(const ApiError& error) const;
 
+  // Ids of a text that `param` of a request holds. REQUIRES: a model (see Unavailable).
+  // ERRORS: context_length_exceeded for a text that cannot fit the context.
+  [[nodiscard]] Result<std::vector<TokenId>> EncodeText(const std::string& text,
+                                                        bool add_special,
+                                                        std::string_view param) const;
+
   // Null before SetModel.
   [[nodiscard]] const text::Tokenizer* tokenizer() const;
   [[nodiscard]] std::string SystemFingerprint() const;

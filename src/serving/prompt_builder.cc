@@ -46,20 +46,6 @@ void Truncate(std::optional<size_t> kept, std::vector<TokenId>* tokens) {
   }
 }
 
-MaybeError EncodeText(const std::string& text,
-                      bool add_special,
-                      const text::Tokenizer& tokenizer,
-                      std::vector<TokenId>* tokens) {
-  absl::StatusOr<std::vector<TokenId>> encoded =
-      tokenizer.Encode(text, {.add_special = add_special, .parse_special = true});
-  if (!encoded.ok()) {
-    log::Error("tokenizer_failed", {{"status", encoded.status().ToString()}});
-    return InternalError();
-  }
-  *tokens = *std::move(encoded);
-  return std::nullopt;
-}
-
 ApiError ContextExceeded(const PreparedRequest& request,
                          const LimitInput& input,
                          size_t num_prompt_tokens) {
@@ -150,11 +136,49 @@ MaybeError RenderChat(const RequestFields& fields,
   return std::nullopt;
 }
 
-MaybeError EncodeChat(const text::RenderedPrompt& rendered,
-                      const text::Tokenizer& tokenizer,
+MaybeError CheckTextBytes(uint64_t num_bytes, std::string_view param, const ModelFacts& model) {
+  if (num_bytes <= model.max_text_bytes) {
+    return std::nullopt;
+  }
+  ApiError error = InvalidRequest(
+      "context_length_exceeded",
+      std::string(param),
+      fmt::format("'{}' has {} bytes of text; the context of {} tokens holds at most {}.",
+                  param,
+                  num_bytes,
+                  model.max_model_len,
+                  model.max_text_bytes));
+  error.extras = {{"n_ctx", model.max_model_len}};
+  return error;
+}
+
+MaybeError EncodeText(const std::string& text,
+                      text::EncodeOptions options,
+                      std::string_view param,
+                      const PromptTools& tools,
                       std::vector<TokenId>* tokens) {
+  if (MaybeError error = CheckTextBytes(text.size(), param, tools.model); error.has_value()) {
+    return error;
+  }
+  absl::StatusOr<std::vector<TokenId>> encoded = tools.tokenizer.Encode(text, options);
+  if (!encoded.ok()) {
+    log::Error("tokenizer_failed", {{"status", encoded.status().ToString()}});
+    return InternalError();
+  }
+  *tokens = *std::move(encoded);
+  return std::nullopt;
+}
+
+MaybeError EncodeChat(const text::RenderedPrompt& rendered,
+                      bool add_special,
+                      const PromptTools& tools,
+                      std::vector<TokenId>* tokens) {
+  if (MaybeError error = CheckTextBytes(rendered.text.size(), "messages", tools.model);
+      error.has_value()) {
+    return error;
+  }
   absl::StatusOr<std::vector<TokenId>> encoded =
-      tokenizer.EncodeRendered(rendered.text, rendered.guard, /*add_special=*/false);
+      tools.tokenizer.EncodeRendered(rendered.text, rendered.guard, add_special);
   if (!encoded.ok()) {
     log::Error("tokenizer_failed", {{"status", encoded.status().ToString()}});
     return InternalError();
@@ -174,7 +198,8 @@ MaybeError BuildPrompts(const ModelFacts& model, const PromptTools& tools, Reque
     if (MaybeError error = RenderChat(*fields, tools, &rendered); error.has_value()) {
       return error;
     }
-    if (MaybeError error = EncodeChat(rendered, tools.tokenizer, &prompts.emplace_back());
+    if (MaybeError error =
+            EncodeChat(rendered, /*add_special=*/false, tools, &prompts.emplace_back());
         error.has_value()) {
       return error;
     }
@@ -187,10 +212,12 @@ MaybeError BuildPrompts(const ModelFacts& model, const PromptTools& tools, Reque
     std::vector<TokenId>& tokens = prompts.emplace_back();
     if (auto* ids = std::get_if<std::vector<TokenId>>(&raw)) {
       tokens = std::move(*ids);
-    } else if (MaybeError error = EncodeText(std::get<std::string>(raw),
-                                             fields->add_special_tokens,
-                                             tools.tokenizer,
-                                             &tokens);
+    } else if (MaybeError error =
+                   EncodeText(std::get<std::string>(raw),
+                              {.add_special = fields->add_special_tokens, .parse_special = true},
+                              path,
+                              tools,
+                              &tokens);
                error.has_value()) {
       return error;
     }
@@ -199,6 +226,9 @@ MaybeError BuildPrompts(const ModelFacts& model, const PromptTools& tools, Reque
           "invalid_value", path, fmt::format("'{}' must have at least one token.", path));
     }
     Truncate(kept, &tokens);
+    if (tokens.size() > model.max_model_len) {
+      break;  // refused by the limits: the others need no tokenizing
+    }
   }
   return std::nullopt;
 }

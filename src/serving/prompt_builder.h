@@ -17,7 +17,21 @@ struct PromptTools {
   const text::Tokenizer& tokenizer;
   const text::ChatTemplate* chat_template;  // null: the model has none
   const TemplateCompiler& compile;
+  const ModelFacts& model;
 };
+
+// Tokenizing costs many times a text's size, so what cannot fit the context is refused before.
+// ERRORS: context_length_exceeded naming `param`.
+[[nodiscard]] MaybeError CheckTextBytes(uint64_t num_bytes,
+                                        std::string_view param,
+                                        const ModelFacts& model);
+
+// ERRORS: as CheckTextBytes; internal_error.
+[[nodiscard]] MaybeError EncodeText(const std::string& text,
+                                    text::EncodeOptions options,
+                                    std::string_view param,
+                                    const PromptTools& tools,
+                                    std::vector<TokenId>* tokens);
 
 // ERRORS: chat_template_error.
 [[nodiscard]] MaybeError RenderChat(const RequestFields& fields,
@@ -26,7 +40,8 @@ struct PromptTools {
 
 // Token ids of a rendered prompt; what the template wrote is all there is (no BOS is added).
 [[nodiscard]] MaybeError EncodeChat(const text::RenderedPrompt& rendered,
-                                    const text::Tokenizer& tokenizer,
+                                    bool add_special,
+                                    const PromptTools& tools,
                                     std::vector<TokenId>* tokens);
 
 // Fills prepared.prompts, truncation included.

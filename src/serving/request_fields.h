@@ -21,6 +21,8 @@ namespace spindle::serving {
 struct ModelFacts {
   uint32_t vocab_size = 0;
   uint32_t max_model_len = 0;
+  // No text of more bytes fits the context: as many of the longest tokens as it holds.
+  uint64_t max_text_bytes = 0;
   // Sampling defaults of its generation configuration.
   std::optional<float> temperature;
   std::optional<float> top_p;

@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include <fmt/format.h>
 
 #include "serving/field_handlers.h"
+#include "serving/refused_fields.h"
 
 namespace spindle::serving {
 namespace {
@@ -102,19 +104,34 @@ constexpr Row kRows[] = {
     {{"spindle", ReadSpindle}},
 };
 
+template <size_t... kIndices>
+constexpr auto RefusedRows(std::index_sequence<kIndices...> /*indices*/) {
+  return std::array{Row{{kRefusedFields[kIndices].name, ReadRefusedField<kIndices>},
+                        kRefusedFields[kIndices].only}...};
+}
+
+constexpr auto kRefusedRows = RefusedRows(std::make_index_sequence<kRefusedFields.size()>());
+
 template <Endpoint kEndpoint>
 constexpr auto SelectRules() {
   constexpr auto kBelongs = [](const Row& row) {
     return row.only.value_or(kEndpoint) == kEndpoint;
   };
   constexpr auto kNumRules =
-      static_cast<size_t>(std::count_if(std::begin(kRows), std::end(kRows), kBelongs));
+      static_cast<size_t>(std::count_if(std::begin(kRows), std::end(kRows), kBelongs) +
+                          std::count_if(kRefusedRows.begin(), kRefusedRows.end(), kBelongs));
   std::array<FieldRule, kNumRules> rules{};
   size_t count = 0;
-  for (const Row& row : kRows) {
+  const auto add = [&rules, &count, kBelongs](const Row& row) {
     if (kBelongs(row)) {
       rules[count++] = row.rule;
     }
+  };
+  for (const Row& row : kRows) {
+    add(row);
+  }
+  for (const Row& row : kRefusedRows) {
+    add(row);
   }
   return rules;
 }
@@ -173,13 +190,15 @@ MaybeError ParseBody(std::string_view body, JsonDocument* document) {
   return std::nullopt;
 }
 
-ApiError ModelNotFound(std::string_view name) {
+ApiError ModelNotFound(std::string_view name, const ServingOptions& options) {
   ApiError error;
   error.http_status = 404;
   error.type = "not_found_error";
   error.code = "model_not_found";
   error.param = "model";
-  error.message = fmt::format("The model '{}' is not served here.", Excerpt(name));
+  error.message = fmt::format("The model '{}' is not served here; this server has '{}'.",
+                              Excerpt(name),
+                              fmt::join(options.served_names, "', '"));
   return error;
 }
 
@@ -198,7 +217,7 @@ MaybeError ResolveModel(const std::optional<JsonValue>& model,
   }
   const auto& names = options.served_names;
   if (std::find(names.begin(), names.end(), *name) == names.end()) {
-    return ModelNotFound(*name);
+    return ModelNotFound(*name, options);
   }
   return std::nullopt;
 }

@@ -19,7 +19,7 @@ namespace spindle::serving {
 [[nodiscard]] MaybeError ResolveModel(const std::optional<JsonValue>& model,
                                       const ServingOptions& options,
                                       std::string* name);
-[[nodiscard]] ApiError ModelNotFound(std::string_view name);
+[[nodiscard]] ApiError ModelNotFound(std::string_view name, const ServingOptions& options);
 
 struct ParseInput {
   Endpoint endpoint;

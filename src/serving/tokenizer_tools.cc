@@ -43,19 +43,6 @@ MaybeError ReadOptionalBool(const FieldIndex& given, std::string_view name, bool
   return value.has_value() ? ReadBool(*value, name, out) : MaybeError();
 }
 
-MaybeError Encode(const std::string& text,
-                  text::EncodeOptions options,
-                  const text::Tokenizer& tokenizer,
-                  std::vector<TokenId>* tokens) {
-  absl::StatusOr<std::vector<TokenId>> encoded = tokenizer.Encode(text, options);
-  if (!encoded.ok()) {
-    log::Error("tokenizer_failed", {{"status", encoded.status().ToString()}});
-    return InternalError();
-  }
-  *tokens = *std::move(encoded);
-  return std::nullopt;
-}
-
 void AppendIds(std::span<const TokenId> ids, std::string* out) {
   *out += fmt::format("[{}]", fmt::join(ids, ","));
 }
@@ -106,7 +93,7 @@ Result<std::string> TokenizeContent(const FieldIndex& given, const ToolInput& in
     error = ReadOptionalBool(given, "with_pieces", &with_pieces);
   }
   if (!error.has_value()) {
-    error = Encode(content, encode, input.tools.tokenizer, &tokens);
+    error = EncodeText(content, encode, "content", input.tools, &tokens);
   }
   if (error.has_value()) {
     return *std::move(error);
@@ -132,8 +119,8 @@ MaybeError TokenizePrompt(const FieldIndex& given,
       error.has_value()) {
     return error;
   }
-  return Encode(
-      prompt, {.add_special = add_special, .parse_special = true}, input.tools.tokenizer, tokens);
+  return EncodeText(
+      prompt, {.add_special = add_special, .parse_special = true}, "prompt", input.tools, tokens);
 }
 
 MaybeError TokenizeMessages(const FieldIndex& given,
@@ -160,14 +147,7 @@ MaybeError TokenizeMessages(const FieldIndex& given,
   if (MaybeError error = RenderChat(*fields, input.tools, &rendered); error.has_value()) {
     return error;
   }
-  absl::StatusOr<std::vector<TokenId>> encoded =
-      input.tools.tokenizer.EncodeRendered(rendered.text, rendered.guard, add_special);
-  if (!encoded.ok()) {
-    log::Error("tokenizer_failed", {{"status", encoded.status().ToString()}});
-    return InternalError();
-  }
-  *tokens = *std::move(encoded);
-  return std::nullopt;
+  return EncodeChat(rendered, add_special, input.tools, tokens);
 }
 
 }  // namespace
@@ -258,7 +238,7 @@ Result<std::string> RenderedPromptJson(const RequestFields& fields,
   AppendJsonString(ToValidUtf8(rendered.plain), &out);
   if (render) {
     std::vector<TokenId> tokens;
-    if (MaybeError error = EncodeChat(rendered, input.tools.tokenizer, &tokens);
+    if (MaybeError error = EncodeChat(rendered, /*add_special=*/false, input.tools, &tokens);
         error.has_value()) {
       return *std::move(error);
     }

@@ -37,7 +37,7 @@ MaybeError CheckModel(const ServingOptions& options, PreparedRequest* request) {
     return ResolveModel(std::nullopt, options, &request->model);
   }
   return std::find(names.begin(), names.end(), request->model) == names.end()
-             ? ModelNotFound(request->model)
+             ? ModelNotFound(request->model, options)
              : MaybeError();
 }
 

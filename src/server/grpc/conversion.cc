@@ -113,12 +113,11 @@ Result<PreparedRequest> PreparePrompt(const v1::GenerateRequest& request,
   if (request.input_case() == v1::GenerateRequest::kTokenIds) {
     prepared.prompts.push_back(ToTokens(request.token_ids().ids()));
   } else {
-    auto tokens =
-        service.tokenizer()->Encode(request.text(), {.add_special = true, .parse_special = true});
+    auto tokens = service.EncodeText(request.text(), /*add_special=*/true, "text");
     if (!tokens.ok()) {
-      return InvalidRequest("invalid_value", "text", std::string(tokens.status().message()));
+      return tokens.error();
     }
-    prepared.prompts.push_back(*std::move(tokens));
+    prepared.prompts.push_back(std::move(tokens).value());
   }
   if (prepared.prompts.front().empty()) {
     return InvalidRequest("invalid_value", "input", "the prompt must hold at least one token");

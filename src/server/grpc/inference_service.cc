@@ -91,13 +91,11 @@ grpc::ServerUnaryReactor* InferenceService::Tokenize(grpc::CallbackServerContext
     ids = std::move(prepared.value().prompts.front());
   } else {
     const bool add_special = !request->has_add_special_tokens() || request->add_special_tokens();
-    auto encoded = service_.tokenizer()->Encode(
-        request->text(), {.add_special = add_special, .parse_special = true});
+    auto encoded = service_.EncodeText(request->text(), add_special, "text");
     if (!encoded.ok()) {
-      return Answer(context,
-                    {grpc::StatusCode::INVALID_ARGUMENT, std::string(encoded.status().message())});
+      return Answer(context, ToGrpcStatus(encoded.error(), context));
     }
-    ids = *std::move(encoded);
+    ids = std::move(encoded).value();
   }
   for (const TokenId id : ids) {
     reply->add_ids(static_cast<uint32_t>(id));

@@ -77,6 +77,40 @@ TEST(RequestValidation, ModelComesBeforeEverythingElse) {
            several);
 }
 
+TEST(RequestValidation, FieldsThatAreNotOfferedAreRefusedUnlessOff) {
+  CheckAll({{kChat, R"("guided_json":{"type":"object"})", "unsupported_parameter", "guided_json"},
+            {kText, R"("guided_regex":"a+")", "unsupported_parameter", "guided_regex"},
+            {kChat, R"("guided_json":null)", ""},
+            {kChat, R"("use_beam_search":true)", "unsupported_parameter", "use_beam_search"},
+            {kChat, R"("use_beam_search":false)", ""},
+            {kText, R"("mirostat":2)", "unsupported_parameter", "mirostat"},
+            {kText, R"("mirostat":0)", ""},
+            {kText, R"("tfs_z":1.0)", ""},
+            {kText, R"("tfs_z":0.9)", "unsupported_parameter", "tfs_z"},
+            {kText, R"("samplers":["top_k"])", "unsupported_parameter", "samplers"},
+            {kText, R"("lora":[])", ""},
+            {kText, R"("n_predict":5)", "unsupported_parameter", "n_predict"},
+            {kChat, R"("echo":true)", "unsupported_parameter", "echo"},
+            {kChat, R"("best_of":1)", ""},
+            {kChat, R"("best_of":2)", "unsupported_parameter", "best_of"},
+            {kChat, R"("suffix":"x")", "unsupported_parameter", "suffix"},
+            {kText, R"("echo":true)", ""}});
+}
+
+TEST(RequestValidation, TextThatCannotFitIsRefusedBeforeTokenizing) {
+  const FakeService service;
+  const std::string text(1 << 20, 'x');
+  const auto completion = service.Prepare(kText, R"({"model":"smol","prompt":")" + text + "\"}");
+  ASSERT_FALSE(completion.ok());
+  EXPECT_EQ(completion.error().code, "context_length_exceeded");
+  EXPECT_NE(completion.error().message.find("bytes"), std::string::npos);
+  const auto chat = service.Prepare(
+      kChat, R"({"model":"smol","messages":[{"role":"user","content":")" + text + "\"}]}");
+  ASSERT_FALSE(chat.ok());
+  EXPECT_EQ(chat.error().code, "context_length_exceeded");
+  EXPECT_EQ(chat.error().param, "messages");
+}
+
 TEST(RequestValidation, TokenLimits) {
   CheckAll({{kChat, R"("max_tokens":"8")", "invalid_type", "max_tokens"},
             {kChat, R"("max_tokens":8.5)", "invalid_type", "max_tokens"},
