@@ -103,7 +103,7 @@ def kills(folder, count, failures):
         began = time.monotonic()
         with start(folder) as server:
             slowest = max(slowest, time.monotonic() - began)
-            lifetime = rng.uniform(0.0, 2.5)
+            lifetime = rng.uniform(0.1, 6.0)
             with concurrent.futures.ThreadPoolExecutor(3) as pool:
                 order = [rng.randrange(len(prompts)) for _ in range(12)]
                 jobs = [(n, pool.submit(ask, server, prompts[n])) for n in order]

@@ -163,6 +163,7 @@ void Connection::ProcessInput() {
     }
     OnParseEvent(event);
   }
+  OnBodyBytes();
   parsing_ = false;
   input_.erase(0, parsed);
   UpdateReadTimer();

@@ -42,8 +42,12 @@ struct Exchange {
   AccessRecord record;
   std::vector<std::pair<std::string, std::string>> headers;  // for its answer
   std::unique_ptr<GenerationResponse> generation;
+  LargeBodies::Lease body_lease;
+  uint64_t serial = 0;  // within the connection; for answers that arrive later
   bool headers_sent = false;
   bool close = false;  // the connection ends after the answer
+
+  explicit Exchange(LargeBodies& bodies) : body_lease(bodies) {}
 };
 
 // How long the end of a server waits for requests that are on their way to it.
@@ -102,7 +106,11 @@ class Connection : public std::enable_shared_from_this<Connection> {
   // --- requests (exchange.cc)
   void BeginExchange();
   void OnHead();
+  void OnBodyBytes();
   void OnBody();
+  void ServeLargeBody();
+  // Whether the exchange that asked for a piece of work still waits for it.
+  [[nodiscard]] bool StillServing(uint64_t serial) const;
   void OnParseError();
   void Refuse(Response response);
   void Respond(Response response);
@@ -110,7 +118,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void AbandonExchange(engine::CancelCause cause);
 
   // --- generations (exchange.cc)
-  void StartGeneration();
+  [[nodiscard]] serving::Caller CallerOfExchange() const;
+  void StartGeneration(serving::Result<serving::PreparedRequest> prepared);
   void PumpGeneration();
   void SendStreamBytes(std::string_view events);
   void SendStreamHead();
@@ -130,6 +139,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   Phase phase_ = Phase::kIdle;
   RequestParser parser_;
   std::optional<Exchange> exchange_;
+  uint64_t num_exchanges_ = 0;
   bool served_one_ = false;       // a request was answered on this connection
   bool last_call_ = false;        // the server is about to stop
   bool peer_ended_ = false;       // end of input was seen

@@ -49,6 +49,17 @@ serving::ApiError LimitError(const LimitRefusal& refusal) {
   return error;
 }
 
+std::optional<serving::Endpoint> GenerationEndpoint(EndpointId endpoint) {
+  switch (endpoint) {
+    case EndpointId::kChatCompletions:
+      return serving::Endpoint::kChat;
+    case EndpointId::kCompletions:
+      return serving::Endpoint::kCompletions;
+    default:
+      return std::nullopt;
+  }
+}
+
 void AppendHttpChunk(std::string_view data, std::string* out) {
   std::array<char, 16> size;
   const auto end = std::to_chars(size.data(), size.data() + size.size(), data.size(), 16).ptr;
@@ -58,7 +69,8 @@ void AppendHttpChunk(std::string_view data, std::string* out) {
 }  // namespace
 
 void Connection::BeginExchange() {
-  exchange_.emplace();
+  exchange_.emplace(context_.large_bodies);
+  exchange_->serial = ++num_exchanges_;
   exchange_->begun = context_.clock.Now();
   exchange_->received = exchange_->begun;
 }
@@ -121,15 +133,83 @@ void Connection::OnParseError() {
   Respond(std::move(response));
 }
 
+void Connection::OnBodyBytes() {
+  if (phase_ != Phase::kBody || exchange_->body_lease.Cover(parser_.body().size())) {
+    return;
+  }
+  serving::ApiError error =
+      MakeError(503, "too_many_large_bodies", "Too many large requests are being received.");
+  error.retry_after = std::chrono::seconds(1);
+  error.should_retry = true;
+  context_.backend->RecordRejection(error);
+  Response response = ErrorResponse(error);
+  response.close = true;
+  Respond(std::move(response));
+  parser_.body().clear();
+  parser_.body().shrink_to_fit();
+}
+
 void Connection::OnBody() {
   phase_ = Phase::kServing;
   exchange_->received = context_.clock.Now();
-  const EndpointId endpoint = exchange_->route.endpoint;
-  if (endpoint == EndpointId::kChatCompletions || endpoint == EndpointId::kCompletions) {
-    StartGeneration();
-    return;
+  const Route& route = exchange_->route;
+  if (parser_.body().size() > kLargeBodyBytes) {
+    ServeLargeBody();
+  } else if (const auto endpoint = GenerationEndpoint(route.endpoint); endpoint.has_value()) {
+    StartGeneration(context_.backend->Prepare(*endpoint, parser_.body(), CallerOfExchange()));
+  } else {
+    Respond(HandleSimple(context_, route, parser_.head(), parser_.body()));
   }
-  Respond(HandleSimple(context_, exchange_->route, parser_.head(), parser_.body()));
+}
+
+// The same away from this thread: nothing of the connection is touched there.
+void Connection::ServeLargeBody() {
+  struct Work {
+    Route route;
+    RequestHead head;
+    serving::Caller caller;
+    std::string body;
+    LargeBodies::Lease lease;
+  };
+
+  auto work = std::make_shared<Work>(Work{exchange_->route,
+                                          parser_.head(),
+                                          CallerOfExchange(),
+                                          std::move(parser_.body()),
+                                          std::move(exchange_->body_lease)});
+  parser_.body().clear();
+  context_.large_bodies.Post([weak = weak_from_this(),
+                              executor = executor_,
+                              serial = exchange_->serial,
+                              &context = context_,
+                              work = std::move(work)] {
+    if (weak.expired()) {
+      return;  // nobody waits for it
+    }
+    if (const auto endpoint = GenerationEndpoint(work->route.endpoint); endpoint.has_value()) {
+      auto prepared = std::make_shared<serving::Result<serving::PreparedRequest>>(
+          context.backend->Prepare(*endpoint, work->body, work->caller));
+      boost::asio::post(executor, [weak, serial, prepared] {
+        const auto self = weak.lock();
+        if (self != nullptr && self->StillServing(serial)) {
+          self->StartGeneration(std::move(*prepared));
+        }
+      });
+    } else {
+      auto response =
+          std::make_shared<Response>(HandleSimple(context, work->route, work->head, work->body));
+      boost::asio::post(executor, [weak, serial, response] {
+        const auto self = weak.lock();
+        if (self != nullptr && self->StillServing(serial)) {
+          self->Respond(std::move(*response));
+        }
+      });
+    }
+  });
+}
+
+bool Connection::StillServing(uint64_t serial) const {
+  return phase_ == Phase::kServing && exchange_.has_value() && exchange_->serial == serial;
 }
 
 void Connection::Respond(Response response) {
@@ -201,19 +281,19 @@ void Connection::AbandonExchange(engine::CancelCause cause) {
 
 // --- generations
 
-void Connection::StartGeneration() {
-  Exchange& exchange = *exchange_;
-  const serving::Endpoint endpoint = exchange.route.endpoint == EndpointId::kChatCompletions
-                                         ? serving::Endpoint::kChat
-                                         : serving::Endpoint::kCompletions;
+serving::Caller Connection::CallerOfExchange() const {
   serving::Caller caller;
-  caller.request_id = exchange.id.id();
-  caller.tenant = exchange.grant.tenant;
-  caller.key_name = exchange.grant.name;
-  caller.min_priority = exchange.grant.min_priority;
-  caller.received = exchange.received;
+  caller.request_id = exchange_->id.id();
+  caller.tenant = exchange_->grant.tenant;
+  caller.key_name = exchange_->grant.name;
+  caller.min_priority = exchange_->grant.min_priority;
+  caller.received = exchange_->received;
+  return caller;
+}
 
-  auto prepared = context_.backend->Prepare(endpoint, parser_.body(), caller);
+void Connection::StartGeneration(serving::Result<serving::PreparedRequest> prepared) {
+  Exchange& exchange = *exchange_;
+  serving::Caller caller = CallerOfExchange();
   if (!prepared.ok()) {
     Respond(ErrorResponse(prepared.error()));
     return;
@@ -242,7 +322,7 @@ void Connection::StartGeneration() {
   }
   parser_.body().clear();
   parser_.body().shrink_to_fit();
-  const CompletionIdentity identity{CompletionId(endpoint, caller.request_id),
+  const CompletionIdentity identity{CompletionId(request.endpoint, caller.request_id),
                                     UnixSeconds(),
                                     context_.backend->SystemFingerprint()};
   exchange.generation = std::make_unique<GenerationResponse>(

@@ -164,6 +164,7 @@ class HttpServer::Impl {
         changed_.Wait(mutex_);
       }
     }
+    context_.large_bodies.Stop();
     work_.reset();
     io_.stop();
     for (std::thread& thread : threads_) {

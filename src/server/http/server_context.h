@@ -11,10 +11,14 @@
 #include "server/http/cors.h"
 #include "server/http/http_options.h"
 #include "server/http/http_server.h"
+#include "server/http/large_bodies.h"
 #include "server/http/router.h"
 #include "server/http/server_metrics.h"
 
 namespace spindle::server {
+
+// Bodies of the largest size that memory is set aside for.
+inline constexpr uint64_t kBodiesAtOnce = 4;
 
 struct ServerContext {
   ServerContext(HttpOptions server_options,
@@ -30,7 +34,8 @@ struct ServerContext {
         hooks(std::move(server_hooks)),
         router(options.root_path, options.metrics, options.metrics_auth),
         cors(options.cors_origins),
-        metrics(dependencies.registry, options.build) {}
+        metrics(dependencies.registry, options.build),
+        large_bodies(kBodiesAtOnce * options.max_body_bytes) {}
 
   [[nodiscard]] bool draining() const { return drain_deadline_ticks.load() != 0; }
 
@@ -47,6 +52,7 @@ struct ServerContext {
   const Router router;
   const Cors cors;
   const ServerMetrics metrics;
+  LargeBodies large_bodies;
   std::atomic<Duration::rep> drain_deadline_ticks{0};  // 0 = not draining
 };
 

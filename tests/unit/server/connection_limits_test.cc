@@ -1,7 +1,9 @@
 // Timeouts, drain and stop. The limits are small, and tests wait for what must happen, never for
 // time to pass.
 #include <chrono>
+#include <future>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
@@ -185,6 +187,95 @@ TEST(ConnectionLimits, StopWaitsForRunningRequestsAndCancelsTheRest) {
   running->End();
   EXPECT_NE(patient.Read().body.find("late"), std::string::npos);
   stopper.join();
+}
+
+// A body that is served away from the I/O threads.
+std::string LargeBody(std::string_view members = R"("auto":"done")") {
+  return "{" + std::string(members) + R"(,"prompt":")" + std::string(200000, 'a') + "\"}";
+}
+
+TEST(ConnectionLimits, LargeBodiesDoNotHoldUpOthers) {
+  TestServerConfig config;
+  config.options.num_threads = 1;
+  TestServer server(config);
+  std::promise<void> release;
+  server.backend().SetBeforePrepare([gate = release.get_future().share()] { gate.wait(); });
+  RawClient slow(server.port());
+  slow.Send(Request("POST", "/v1/completions", LargeBody()));
+  RawClient gone(server.port());
+  gone.Send(Request("POST", "/v1/completions", LargeBody()));
+  EXPECT_EQ(server.Ask(Request("GET", "/live")).status, 200);
+  EXPECT_EQ(server.Ask(Request("GET", "/health")).status, 200);
+  gone.Reset();
+  release.set_value();
+  const RawResponse response = slow.Read();
+  EXPECT_EQ(response.status, 200);
+  EXPECT_NE(response.body.find("done"), std::string::npos);
+  // The connection goes on.
+  slow.Send(Request("POST", "/tokenize", LargeBody()));
+  EXPECT_EQ(slow.Read().status, 200);
+  slow.Send(Request("GET", "/version"));
+  EXPECT_EQ(slow.Read().status, 200);
+}
+
+TEST(ConnectionLimits, StopDoesNotWaitForQueuedLargeBodies) {
+  auto server = std::make_unique<TestServer>();
+  std::promise<void> release;
+  std::promise<void> entered;
+  std::once_flag once;
+  server->backend().SetBeforePrepare([&, gate = release.get_future().share()] {
+    std::call_once(once, [&entered] { entered.set_value(); });
+    gate.wait();
+  });
+  std::vector<std::unique_ptr<RawClient>> clients;
+  for (int i = 0; i < 4; ++i) {
+    clients.push_back(std::make_unique<RawClient>(server->port()));
+    clients.back()->Send(Request("POST", "/v1/completions", LargeBody()));
+  }
+  entered.get_future().wait();
+  std::thread stopper([&] { server->server().Stop(SteadyClock().Now()); });
+  release.set_value();
+  stopper.join();
+  server.reset();
+}
+
+TEST(ConnectionLimits, LargeBodiesHaveACommonLimit) {
+  TestServerConfig config;
+  config.options.max_body_bytes = 256 << 10;  // four of them at a time
+  TestServer server(config);
+  const std::string head =
+      "POST /v1/completions HTTP/1.1\r\nHost: t\r\nContent-Length: 250000\r\n\r\n";
+  std::vector<std::unique_ptr<RawClient>> clients;
+  for (int i = 0; i < 5; ++i) {
+    clients.push_back(std::make_unique<RawClient>(server.port()));
+    clients.back()->Send(head + std::string(249000, ' '));
+  }
+  while (server.backend().num_rejections() == 0) {
+    std::this_thread::yield();
+  }
+  // Which of them it is depends on the order in which the server read them.
+  int num_refused = 0;
+  for (const auto& client : clients) {
+    client->ShutdownWrite();
+    const RawResponse response = client->Read();
+    if (response.status != 0) {
+      ++num_refused;
+      EXPECT_EQ(response.status, 503);
+      EXPECT_EQ(ErrorCode(response), "too_many_large_bodies");
+      EXPECT_NE(response.Header("retry-after"), "");
+    }
+  }
+  // Each I/O thread may refuse one before the memory of the other's is back.
+  EXPECT_GE(num_refused, 1);
+  EXPECT_LE(num_refused, 2);
+  // Short requests go on, and the memory comes back.
+  EXPECT_EQ(server.Ask(Request("POST", "/v1/completions", R"({"auto":"x"})")).status, 200);
+  clients.clear();
+  int status = 0;
+  for (int attempt = 0; attempt < 1000 && status != 200; ++attempt) {
+    status = server.Ask(Request("POST", "/v1/completions", LargeBody())).status;
+  }
+  EXPECT_EQ(status, 200);
 }
 
 TEST(ConnectionLimits, ManyConnectionsComeAndGo) {

@@ -172,8 +172,21 @@ std::optional<Duration> ScriptedBackend::SinceLastTick() const {
   return silence_;
 }
 
+void ScriptedBackend::SetBeforePrepare(std::function<void()> hook) {
+  MutexLock lock(mutex_);
+  before_prepare_ = std::move(hook);
+}
+
 serving::Result<serving::PreparedRequest> ScriptedBackend::Prepare(
     serving::Endpoint endpoint, std::string_view body, const serving::Caller& caller) const {
+  std::function<void()> hook;
+  {
+    MutexLock lock(mutex_);
+    hook = before_prepare_;
+  }
+  if (hook) {
+    hook();
+  }
   const nlohmann::json json = nlohmann::json::parse(body, nullptr, false);
   {
     MutexLock lock(mutex_);

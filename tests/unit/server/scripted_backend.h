@@ -62,6 +62,8 @@ class ScriptedBackend final : public Backend {
   void SetUnavailable(std::optional<serving::ApiError> error);
   void SetStartError(std::optional<serving::ApiError> error);
   void SetSilence(Duration silence);
+  // Prepare calls it first, on whatever thread it runs.
+  void SetBeforePrepare(std::function<void()> hook);
   [[nodiscard]] std::vector<serving::Caller> callers() const;
   [[nodiscard]] size_t num_rejections() const;
   [[nodiscard]] std::string last_body() const;
@@ -95,6 +97,7 @@ class ScriptedBackend final : public Backend {
   std::optional<serving::ApiError> unavailable_ SPINDLE_GUARDED_BY(mutex_);
   std::optional<serving::ApiError> start_error_ SPINDLE_GUARDED_BY(mutex_);
   Duration silence_ SPINDLE_GUARDED_BY(mutex_){0};
+  std::function<void()> before_prepare_ SPINDLE_GUARDED_BY(mutex_);
   mutable std::vector<serving::Caller> callers_ SPINDLE_GUARDED_BY(mutex_);
   mutable size_t num_rejections_ SPINDLE_GUARDED_BY(mutex_) = 0;
   mutable std::string last_body_ SPINDLE_GUARDED_BY(mutex_);
