@@ -1,11 +1,10 @@
 #include <filesystem>
-#include <fstream>
-#include <sstream>
 #include <utility>
 
 #include <nlohmann/json.hpp>
 
 #include "app/model_loader.h"
+#include "base/read_file.h"
 #include "base/status_macros.h"
 
 namespace spindle::app {
@@ -62,17 +61,14 @@ text::GgufVocabulary ReadGgufVocabulary(const formats::ModelFile& file) {
   return vocabulary;
 }
 
-absl::StatusOr<std::string> ReadFile(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  if (!file || !(text << file.rdbuf())) {
-    return absl::NotFoundError(path.string() + ": cannot be read");
-  }
-  return std::move(text).str();
-}
+// tokenizer.json of the largest vocabularies has about 35 MB.
+constexpr uint64_t kMaxTokenizerBytes = uint64_t{256} << 20;
+constexpr uint64_t kMaxTemplateBytes = uint64_t{16} << 20;
 
-std::string ReadIfThere(const std::filesystem::path& path) {
-  return ReadFile(path).value_or("");
+// Empty when there is none; anything else that is wrong is an error.
+absl::StatusOr<std::string> ReadIfThere(const std::filesystem::path& path) {
+  absl::StatusOr<std::string> text = ReadFile(path.string(), kMaxTokenizerBytes);
+  return absl::IsNotFound(text.status()) ? absl::StatusOr<std::string>("") : text;
 }
 
 // "chat_template" of tokenizer_config.json: a text, or a list of named ones of which "default" is
@@ -112,14 +108,18 @@ absl::StatusOr<std::unique_ptr<text::Tokenizer>> LoadTokenizer(const formats::Mo
                                                                const std::string& path) {
   if (!path.empty()) {
     std::filesystem::path json_path = path;
-    if (std::filesystem::is_directory(json_path)) {
+    std::error_code ignored;  // a path that cannot be looked at fails below, with its reason
+    if (std::filesystem::is_directory(json_path, ignored)) {
       json_path /= "tokenizer.json";
     }
-    SPINDLE_ASSIGN_OR_RETURN(const std::string definition, ReadFile(json_path));
+    SPINDLE_ASSIGN_OR_RETURN(const std::string definition,
+                             ReadFile(json_path.string(), kMaxTokenizerBytes));
     const std::filesystem::path folder = json_path.parent_path();
-    return text::Tokenizer::FromJson(definition,
-                                     ReadIfThere(folder / "tokenizer_config.json"),
-                                     ReadIfThere(folder / "generation_config.json"));
+    SPINDLE_ASSIGN_OR_RETURN(const std::string tokenizer_config,
+                             ReadIfThere(folder / "tokenizer_config.json"));
+    SPINDLE_ASSIGN_OR_RETURN(const std::string generation_config,
+                             ReadIfThere(folder / "generation_config.json"));
+    return text::Tokenizer::FromJson(definition, tokenizer_config, generation_config);
   }
   if (file.kind() == formats::FileKind::kGguf) {
     return text::Tokenizer::FromGguf(ReadGgufVocabulary(file));
@@ -142,7 +142,7 @@ absl::StatusOr<std::unique_ptr<text::ChatTemplate>> LoadChatTemplate(
   if (!override_template.empty()) {
     // A template's text holds braces; anything else is a path.
     if (override_template.find("{") == std::string::npos) {
-      SPINDLE_ASSIGN_OR_RETURN(source, ReadFile(override_template));
+      SPINDLE_ASSIGN_OR_RETURN(source, ReadFile(override_template, kMaxTemplateBytes));
     } else {
       source = override_template;
     }

@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <set>
 
 #include <nlohmann/json.hpp>
 
+#include "base/read_file.h"
 #include "base/status_macros.h"
 #include "formats/safetensors_parser.h"
 
@@ -122,18 +122,9 @@ std::optional<std::string> HuggingFaceFile::SideFile(std::string_view name) cons
   if (!IsPlainName(name)) {
     return std::nullopt;
   }
-  const fs::path path = fs::path(folder_) / name;
-  std::error_code error;
-  const uint64_t bytes = fs::file_size(path, error);
-  if (error || bytes > kMaxSideFileBytes) {
-    return std::nullopt;
-  }
-  std::string text(static_cast<size_t>(bytes), '\0');
-  std::ifstream stream(path, std::ios::binary);
-  if (!stream.read(text.data(), static_cast<std::streamsize>(bytes))) {
-    return std::nullopt;
-  }
-  return text;
+  absl::StatusOr<std::string> text =
+      ReadFile((fs::path(folder_) / name).string(), kMaxSideFileBytes);
+  return text.ok() ? std::optional<std::string>(*std::move(text)) : std::nullopt;
 }
 
 }  // namespace spindle::formats

@@ -2,13 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
-#include <iterator>
 #include <utility>
 
 #include <openssl/crypto.h>
 
 #include "base/hash.h"
+#include "base/read_file.h"
 #include "base/status_macros.h"
 
 namespace spindle::server {
@@ -38,20 +37,19 @@ struct ApiKeys::Table {
 
 namespace {
 
-absl::StatusOr<std::string> ReadFile(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) {
-    return absl::NotFoundError("cannot read the API key file " + path);
-  }
-  return std::string(std::istreambuf_iterator<char>(file), {});
-}
+constexpr uint64_t kMaxKeyFileBytes = 16U << 20;
 
 absl::Status AppendValues(const std::vector<std::string>& values,
                           bool admin,
                           std::vector<KeyEntry>* entries) {
   for (const std::string& value : values) {
     KeyEntry entry;
-    SPINDLE_ASSIGN_OR_RETURN(entry.digest, ParseKeyValue(value));
+    absl::StatusOr<Digest> digest = ParseKeyValue(value);
+    if (!digest.ok()) {
+      return absl::InvalidArgumentError(std::string(admin ? "--admin-api-key: " : "--api-key: ") +
+                                        std::string(digest.status().message()));
+    }
+    entry.digest = *digest;
     entry.admin = admin;
     entries->push_back(std::move(entry));
   }
@@ -62,8 +60,13 @@ absl::Status AppendFile(const std::string& path, bool admin, std::vector<KeyEntr
   if (path.empty()) {
     return absl::OkStatus();
   }
-  SPINDLE_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
-  SPINDLE_ASSIGN_OR_RETURN(std::vector<KeyEntry> parsed, ParseKeyFile(text));
+  const absl::StatusOr<std::string> text = ReadFile(path, kMaxKeyFileBytes);
+  if (!text.ok()) {
+    return absl::Status(text.status().code(),
+                        std::string(admin ? "--admin-api-key-file: " : "--api-key-file: ") +
+                            std::string(text.status().message()));
+  }
+  SPINDLE_ASSIGN_OR_RETURN(std::vector<KeyEntry> parsed, ParseKeyFile(*text));
   for (KeyEntry& entry : parsed) {
     entry.admin = entry.admin || admin;
     entries->push_back(std::move(entry));

@@ -81,7 +81,7 @@ class ApiKeys {
     std::shared_ptr<KeyState> state_;
   };
 
-  // Reads the files. `clock` must outlive the object. ERRORS: kNotFound (file), kInvalidArgument.
+  // Reads the files. `clock` must outlive the object. ERRORS: those of ReadFile, kInvalidArgument.
   static absl::StatusOr<std::unique_ptr<ApiKeys>> Create(const ApiKeyOptions& options,
                                                          const Clock& clock);
   ~ApiKeys();

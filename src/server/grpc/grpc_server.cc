@@ -1,14 +1,13 @@
 #include "server/grpc/grpc_server.h"
 
 #include <chrono>
-#include <fstream>
-#include <sstream>
 #include <utility>
 
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/health_check_service_interface.h>
 
+#include "base/read_file.h"
 #include "base/status_macros.h"
 #include "server/grpc/services.h"
 
@@ -16,15 +15,16 @@ namespace spindle::server {
 namespace {
 
 constexpr size_t kMaxWaitingCalls = 65536;
+constexpr uint64_t kMaxPemBytes = 16U << 20;
 constexpr const char* kInferenceName = "spindle.v1.Inference";
 
 absl::StatusOr<std::string> ReadPem(const std::string& path, const char* flag) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  if (!file || !(text << file.rdbuf())) {
-    return absl::InvalidArgumentError(std::string(flag) + " " + path + " cannot be read");
+  absl::StatusOr<std::string> pem = ReadFile(path, kMaxPemBytes);
+  if (!pem.ok()) {
+    return absl::InvalidArgumentError(std::string(flag) + ": " +
+                                      std::string(pem.status().message()));
   }
-  return std::move(text).str();
+  return pem;
 }
 
 absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> Credentials(const GrpcOptions& options) {

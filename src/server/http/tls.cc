@@ -2,18 +2,32 @@
 
 #include <string>
 
+#include "base/read_file.h"
 #include "base/status_macros.h"
 
 namespace spindle::server {
 namespace {
 
+namespace asio = boost::asio;
 namespace ssl = boost::asio::ssl;
 
-absl::Status FileError(const char* option,
-                       const std::string& path,
-                       const boost::system::error_code& error) {
-  return absl::InvalidArgumentError(std::string(option) + ": cannot use " + path + ": " +
-                                    error.message());
+constexpr uint64_t kMaxPemBytes = 16U << 20;
+
+// Hands the text of a PEM file to `use`, which sets its error code.
+template <typename Use>
+absl::Status UsePem(const char* option, const std::string& path, const Use& use) {
+  const absl::StatusOr<std::string> text = ReadFile(path, kMaxPemBytes);
+  if (!text.ok()) {
+    return absl::InvalidArgumentError(std::string(option) + ": " +
+                                      std::string(text.status().message()));
+  }
+  boost::system::error_code error;
+  use(asio::buffer(*text), error);
+  if (error) {
+    return absl::InvalidArgumentError(std::string(option) + ": cannot use " + path + ": " +
+                                      error.message());
+  }
+  return absl::OkStatus();
 }
 
 absl::Status SetClientAuth(const TlsOptions& options, ssl::context* context) {
@@ -21,13 +35,12 @@ absl::Status SetClientAuth(const TlsOptions& options, ssl::context* context) {
     return absl::OkStatus();
   }
   if (options.ca_file.empty()) {
-    return absl::InvalidArgumentError("tls_client_auth needs tls_ca");
+    return absl::InvalidArgumentError("--tls-client-auth needs --tls-ca");
   }
-  boost::system::error_code error;
-  context->load_verify_file(options.ca_file, error);
-  if (error) {
-    return FileError("tls_ca", options.ca_file, error);
-  }
+  SPINDLE_RETURN_IF_ERROR(
+      UsePem("--tls-ca", options.ca_file, [&](const auto& pem, boost::system::error_code& error) {
+        context->add_certificate_authority(pem, error);
+      }));
   ssl::verify_mode mode = ssl::verify_peer;
   if (options.client_auth == TlsClientAuth::kRequire) {
     mode |= ssl::verify_fail_if_no_peer_cert;
@@ -40,21 +53,20 @@ absl::Status SetClientAuth(const TlsOptions& options, ssl::context* context) {
 
 absl::StatusOr<std::shared_ptr<ssl::context>> LoadTls(const TlsOptions& options) {
   if (options.key_file.empty()) {
-    return absl::InvalidArgumentError("tls_cert needs tls_key");
+    return absl::InvalidArgumentError("--tls-cert needs --tls-key");
   }
   auto context = std::make_shared<ssl::context>(ssl::context::tls_server);
   context->set_options(ssl::context::default_workarounds | ssl::context::no_sslv2 |
                        ssl::context::no_sslv3 | ssl::context::no_tlsv1 | ssl::context::no_tlsv1_1 |
                        ssl::context::no_compression);
-  boost::system::error_code error;
-  context->use_certificate_chain_file(options.cert_file, error);
-  if (error) {
-    return FileError("tls_cert", options.cert_file, error);
-  }
-  context->use_private_key_file(options.key_file, ssl::context::pem, error);
-  if (error) {
-    return FileError("tls_key", options.key_file, error);
-  }
+  SPINDLE_RETURN_IF_ERROR(UsePem(
+      "--tls-cert", options.cert_file, [&](const auto& pem, boost::system::error_code& error) {
+        context->use_certificate_chain(pem, error);
+      }));
+  SPINDLE_RETURN_IF_ERROR(
+      UsePem("--tls-key", options.key_file, [&](const auto& pem, boost::system::error_code& error) {
+        context->use_private_key(pem, ssl::context::pem, error);
+      }));
   SPINDLE_RETURN_IF_ERROR(SetClientAuth(options, context.get()));
   return context;
 }

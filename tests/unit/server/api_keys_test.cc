@@ -169,6 +169,10 @@ TEST(ApiKeys, ReloadReplacesKeysAndKeepsThemOnErrors) {
 TEST(ApiKeys, MissingFilesAndEmptyKeysAreErrors) {
   EXPECT_EQ(ApiKeys::Create({.key_file = "/nowhere/keys"}, SteadyClock()).status().code(),
             absl::StatusCode::kNotFound);
+  EXPECT_EQ(ApiKeys::Create({.key_file = "/"}, SteadyClock()).status().code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(ApiKeys::Create({.admin_key_file = "/dev/zero"}, SteadyClock()).status().code(),
+            absl::StatusCode::kInvalidArgument);
   EXPECT_FALSE(ApiKeys::Create({.keys = {""}}, SteadyClock()).ok());
 }
 

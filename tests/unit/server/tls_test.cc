@@ -127,12 +127,12 @@ TEST(Tls, ServesAndReloadsCertificates) {
 TEST(Tls, BadFilesAreNamed) {
   TlsOptions options;
   options.cert_file = "/nowhere/cert.pem";
-  EXPECT_NE(LoadTls(options).status().message().find("tls_key"), std::string::npos);
+  EXPECT_NE(LoadTls(options).status().message().find("tls-key"), std::string::npos);
   options.key_file = "/nowhere/key.pem";
   EXPECT_NE(LoadTls(options).status().message().find("/nowhere/cert.pem"), std::string::npos);
   const CertificateFiles files = MakeCertificate("named");
   options = {files.cert, files.key, "", TlsClientAuth::kRequire};
-  EXPECT_NE(LoadTls(options).status().message().find("tls_ca"), std::string::npos);
+  EXPECT_NE(LoadTls(options).status().message().find("tls-ca"), std::string::npos);
   options.ca_file = files.cert;
   EXPECT_TRUE(LoadTls(options).ok());
 }
