@@ -7,11 +7,13 @@
 #include <fmt/format.h>
 #include <yaml-cpp/yaml.h>
 
+#include "base/read_file.h"
 #include "base/status_macros.h"
 
 namespace spindle::config {
 namespace {
 
+constexpr uint64_t kMaxConfigBytes = 1U << 20;
 constexpr std::string_view kMask = "********";
 
 // Levenshtein distance, for suggestions.
@@ -213,15 +215,22 @@ std::string OptionTable::Suggest(std::string_view unknown) const {
 
 absl::Status OptionTable::ReadFile(const std::string& path,
                                    std::map<std::string, std::vector<std::string>>* values) const {
-  YAML::Node root;
+  const absl::StatusOr<std::string> text = spindle::ReadFile(path, kMaxConfigBytes);
+  if (!text.ok()) {
+    return absl::InvalidArgumentError("--config: " + std::string(text.status().message()));
+  }
   try {
-    root = YAML::LoadFile(path);
+    const YAML::Node root = YAML::Load(*text);
     if (!root.IsMap() && !root.IsNull()) {
       return absl::InvalidArgumentError(path + ": the top level must be a map of option names");
     }
     for (const auto& entry : root) {
       const auto key = entry.first.as<std::string>();
       const Option* option = Find(WithDashes(key));
+      if (option != nullptr && option->name == "config") {
+        return absl::InvalidArgumentError(
+            fmt::format("{}: '{}' cannot stand in a configuration file", path, key));
+      }
       if (option == nullptr) {
         const std::string suggestion = Suggest(WithDashes(key));
         return absl::InvalidArgumentError(
@@ -239,7 +248,10 @@ absl::Status OptionTable::ReadFile(const std::string& path,
       if (list.empty() || (list.size() > 1 && !option->repeatable)) {
         return absl::InvalidArgumentError(fmt::format("{}: '{}' takes one value", path, key));
       }
-      (*values)[option->name] = std::move(list);
+      if (!values->emplace(option->name, std::move(list)).second) {
+        return absl::InvalidArgumentError(
+            fmt::format("{}: '{}' sets --{} a second time", path, key, option->name));
+      }
     }
   } catch (const YAML::Exception& e) {
     return absl::InvalidArgumentError(fmt::format("{}: {}", path, e.what()));
@@ -399,6 +411,10 @@ absl::Status OptionTable::Parse(const std::string& command,
                                 std::vector<std::string>* warnings) {
   std::map<std::string, std::vector<std::string>> flags;
   SPINDLE_RETURN_IF_ERROR(ReadFlags(command, summary, arguments, &flags, positional, warnings));
+  flags_.clear();
+  for (const auto& [name, list] : flags) {
+    flags_.insert(name);
+  }
   std::map<std::string, std::vector<std::string>> variables;
   ReadEnvironment(environment, &variables, warnings);
   std::map<std::string, std::vector<std::string>> values;

@@ -10,6 +10,7 @@
 #include <limits>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -112,6 +113,9 @@ class OptionTable {
     return effective_;
   }
 
+  // The last Parse found the option among the flags, not only in environment or file.
+  [[nodiscard]] bool given_as_flag(const std::string& name) const { return flags_.count(name) > 0; }
+
  private:
   struct Ignored {
     std::string flag;
@@ -138,6 +142,7 @@ class OptionTable {
 
   std::vector<Option> options_;
   std::vector<Ignored> ignored_;
+  std::set<std::string> flags_;
   std::vector<std::pair<std::string, std::string>> effective_;
 };
 

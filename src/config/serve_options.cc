@@ -4,6 +4,7 @@
 #include <set>
 
 #include "base/status_macros.h"
+#include "base/utf8.h"
 
 namespace spindle::config {
 namespace {
@@ -182,6 +183,9 @@ absl::Status FinishServeOptions(ServeOptions* options) {
     }
     options->serving.served_names.push_back(name.string());
   }
+  for (std::string& name : options->serving.served_names) {
+    name = ToValidUtf8(name);  // a file's name may hold any bytes
+  }
   const std::set<std::string> names(options->serving.served_names.begin(),
                                     options->serving.served_names.end());
   if (names.size() != options->serving.served_names.size() || names.count("") > 0) {
@@ -198,6 +202,14 @@ absl::Status FinishServeOptions(ServeOptions* options) {
   }
   if (options->http.tls.cert_file.empty() != options->http.tls.key_file.empty()) {
     return absl::InvalidArgumentError("--tls-cert and --tls-key must be given together");
+  }
+  if (!options->http.tls.ca_file.empty() && options->http.tls.cert_file.empty()) {
+    return absl::InvalidArgumentError("--tls-ca needs --tls-cert and --tls-key");
+  }
+  for (const std::string& origin : options->http.cors_origins) {
+    if (origin.empty()) {
+      return absl::InvalidArgumentError("--cors-origins must have no empty entries");
+    }
   }
   options->http.stream_stall_timeout = options->load.engine.stream_stall_timeout;
   options->grpc.tls_cert_path = options->http.tls.cert_file;

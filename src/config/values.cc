@@ -96,7 +96,7 @@ absl::StatusOr<double> ParseNumber(std::string_view text, double min, double max
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size() || !(value >= min && value <= max)) {
     return absl::InvalidArgumentError(
-        fmt::format("must be a number in {}..{}, got '{}'", min, max, text));
+        fmt::format("must be a number in {:g}..{:g}, got '{}'", min, max, text));
   }
   return value;
 }

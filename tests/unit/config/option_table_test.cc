@@ -106,6 +106,20 @@ TEST_F(OptionTableTest, StrangeVariablesAreWarnedAbout) {
   EXPECT_EQ(seqs_, 16U);
 }
 
+TEST_F(OptionTableTest, RefusesWhatAFileCannotSay) {
+  EXPECT_FALSE(Parse({"--config", WriteFile("config: other.yaml\n")}).ok());
+  EXPECT_FALSE(Parse({"--config", WriteFile("max_num_seqs: 1\nmax_num_seqs: 2\n")}).ok());
+  EXPECT_FALSE(Parse({"--config", WriteFile("max_num_seqs: 1\nparallel: 2\n")}).ok());
+  EXPECT_FALSE(Parse({"--config", ::testing::TempDir()}).ok());
+}
+
+TEST_F(OptionTableTest, SaysWhatWasAFlag) {
+  environment_ = {{"SPINDLE_METRICS", "off"}};
+  ASSERT_TRUE(Parse({"--parallel", "2"}).ok());
+  EXPECT_TRUE(table_.given_as_flag("max-num-seqs"));
+  EXPECT_FALSE(table_.given_as_flag("metrics"));
+}
+
 TEST_F(OptionTableTest, SecretsAreMasked) {
   ASSERT_TRUE(Parse({"--api-key", "hush"}).ok());
   for (const auto& [name, value] : table_.effective()) {

@@ -89,6 +89,19 @@ TEST(ServeOptionsTest, TlsNeedsBothFiles) {
   EXPECT_FALSE(ParseServe({"m.gguf", "--tls-cert", "c.pem"}).ok());
 }
 
+TEST(ServeOptionsTest, TlsCaNeedsTls) {
+  EXPECT_FALSE(ParseServe({"m.gguf", "--tls-ca", "ca.pem"}).ok());
+}
+
+TEST(ServeOptionsTest, EmptyOriginsAreRefused) {
+  EXPECT_FALSE(ParseServe({"m.gguf", "--cors-origins", ""}).ok());
+  EXPECT_TRUE(ParseServe({"m.gguf", "--cors-origins", "*"}).ok());
+}
+
+TEST(ServeOptionsTest, ServedNamesAreValidUtf8) {
+  EXPECT_EQ(ParseServe({"/m/bad\xff.gguf"})->serving.served_names.front(), "bad\xEF\xBF\xBD");
+}
+
 TEST(ServeOptionsTest, DuplicateNamesAreRefused) {
   EXPECT_FALSE(ParseServe({"m.gguf", "-a", "x", "-a", "x"}).ok());
 }
