@@ -207,8 +207,10 @@ absl::Status FinishServeOptions(ServeOptions* options) {
     return absl::InvalidArgumentError("--tls-ca needs --tls-cert and --tls-key");
   }
   for (const std::string& origin : options->http.cors_origins) {
-    if (origin.empty()) {
-      return absl::InvalidArgumentError("--cors-origins must have no empty entries");
+    if (origin.empty() || origin.find(',') != std::string::npos) {
+      return absl::InvalidArgumentError(
+          "--cors-origins takes one origin each time, not empty and without a comma, got '" +
+          origin + "'");
     }
   }
   options->http.stream_stall_timeout = options->load.engine.stream_stall_timeout;

@@ -95,6 +95,7 @@ TEST(ServeOptionsTest, TlsCaNeedsTls) {
 
 TEST(ServeOptionsTest, EmptyOriginsAreRefused) {
   EXPECT_FALSE(ParseServe({"m.gguf", "--cors-origins", ""}).ok());
+  EXPECT_FALSE(ParseServe({"m.gguf", "--cors-origins", ","}).ok());
   EXPECT_TRUE(ParseServe({"m.gguf", "--cors-origins", "*"}).ok());
 }
 
