@@ -15,6 +15,7 @@
 #include "cli/kv.h"
 #include "config/environment.h"
 #include "config/serve_options.h"
+#include "kernels/registry.h"
 
 namespace spindle::app {
 namespace {
@@ -36,6 +37,10 @@ std::optional<int> ParseArguments(config::OptionTable& table,
     return Fatal(kExitUsage, status);
   }
   if (!positional.empty()) {
+    if (table.given_as_flag("model") && *model != positional) {
+      return Fatal(kExitUsage,
+                   "--model " + *model + " and MODEL " + positional + " are two different models");
+    }
     *model = positional;
   }
   for (const std::string& warning : warnings) {
@@ -73,6 +78,10 @@ int ServeCommand(const std::vector<std::string>& arguments) {
   if (const absl::Status status = config::FinishServeOptions(&options); !status.ok()) {
     return Fatal(kExitUsage, status);
   }
+  if (kernels::FindKernelsByName(options.load.isa) == nullptr) {
+    return Fatal(kExitUsage,
+                 "--isa " + options.load.isa + " is unknown or not supported by this CPU");
+  }
   if (const absl::Status status = log::Configure(options.log); !status.ok()) {
     return Fatal(kExitUsage, status);
   }
@@ -88,10 +97,13 @@ int ChatCommand(const std::vector<std::string>& arguments) {
   table.Text("prompt", "TEXT", &chat.prompt, "answer one prompt and end").aliases = {"-p"};
   table.Text("system", "TEXT", &chat.system, "system message");
   table
-      .OptionalFloat(
-          "temperature", &chat.temperature, 0.0F, 2.0F, "sampling temperature, 0 = greedy")
+      .OptionalFloat("temperature",
+                     &chat.temperature,
+                     0.0F,
+                     2.0F,
+                     "temperature, 0 = greedy; default: the model's, or 0.7")
       .aliases = {"--temp"};
-  table.OptionalFloat("top-p", &chat.top_p, 0.0F, 1.0F, "top-p");
+  table.OptionalFloat("top-p", &chat.top_p, 0.0F, 1.0F, "top-p; default: the model's, or 0.9");
   table.OptionalUint32("seed", &chat.seed, 0, UINT32_MAX, "seed").aliases = {"-s"};
   table.OptionalUint32("max-tokens", &chat.max_tokens, 1, 1U << 24, "tokens of an answer")
       .aliases = {"-n"};
@@ -116,6 +128,13 @@ int ChatCommand(const std::vector<std::string>& arguments) {
         LoadModel(load, registry, SteadyClock(), [&bar](double fraction) { bar.Show(fraction); });
     if (!model.ok()) {
       return Fatal(ModelExitCode(model.status()), model.status());
+    }
+    // What the model says of itself wins. At temperature 1 small models ramble.
+    if (!chat.temperature.has_value()) {
+      chat.temperature = model->temperature.value_or(0.7F);
+    }
+    if (!chat.top_p.has_value()) {
+      chat.top_p = model->top_p.value_or(0.9F);
     }
     service.SetModel(*std::move(model));
   }

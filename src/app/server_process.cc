@@ -7,12 +7,14 @@
 #include <utility>
 
 #include <nlohmann/json.hpp>
+#include <unistd.h>
 
 #include "app/build_facts.h"
 #include "app/commands.h"
 #include "app/load_progress.h"
 #include "app/model_loader.h"
 #include "app/signals.h"
+#include "base/json_text.h"
 #include "base/log.h"
 #include "base/mutex.h"
 #include "kernels/registry.h"
@@ -66,7 +68,7 @@ class ServerProcess::Impl {
     for (const auto& [name, value] : effective_) {
       config[name] = value;
     }
-    config_json_ = config.dump();
+    config_json_ = DumpJson(config);
     log::Debug("config", {{"effective", config_json_}});
     const bool open = options_.keys.keys.empty() && options_.keys.key_file.empty();
     if (open && options_.http.uds.empty() && options_.http.host != "127.0.0.1" &&
@@ -179,6 +181,9 @@ class ServerProcess::Impl {
       if (!loaded_) {
         // Loading cannot be interrupted, and nothing is worth saving yet.
         log::Info("stop", {{"reason", "signal while loading"}});
+        if (!options_.http.uds.empty()) {
+          unlink(options_.http.uds.c_str());
+        }
         std::_Exit(kExitOk);
       }
     }

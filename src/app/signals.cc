@@ -22,6 +22,7 @@ Signals::Signals() {
   }
   pthread_sigmask(SIG_BLOCK, &set, nullptr);
   signal(SIGPIPE, SIG_IGN);
+  signal(SIGXFSZ, SIG_IGN);  // a write past the limit fails instead
   signal_fd_ = signalfd(-1, &set, SFD_CLOEXEC);
   wake_fd_ = eventfd(0, EFD_CLOEXEC);
   SPINDLE_CHECK(signal_fd_ >= 0 && wake_fd_ >= 0);

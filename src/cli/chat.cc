@@ -13,7 +13,9 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/json_text.h"
 #include "base/mutex.h"
+#include "base/utf8.h"
 
 namespace spindle::cli {
 namespace {
@@ -74,7 +76,11 @@ constexpr std::string_view kHelp =
     "/reset   forget the conversation\n"
     "/stats   numbers of the last answer\n"
     "/system TEXT   set the system message and forget the conversation\n"
-    "/exit    leave (also Ctrl-D); Ctrl-C stops an answer\n";
+    "/exit    leave (also /quit, Ctrl-D); Ctrl-C stops an answer\n";
+
+std::string Shown(const std::optional<float>& value) {
+  return value.has_value() ? fmt::format("{:g}", *value) : "of the model";
+}
 
 class Conversation {
  public:
@@ -97,6 +103,9 @@ class Conversation {
 
   // Streams the answer to standard output and adds both turns to the history.
   absl::Status Ask(const std::string& text) {
+    if (!IsUtf8(text) || !IsUtf8(system_or_option())) {
+      return absl::InvalidArgumentError("the prompt and the system message must be valid UTF-8");
+    }
     messages_.push_back({{"role", "user"}, {"content", text}});
     std::string answer;
     const absl::Status status = Stream(&answer);
@@ -109,8 +118,9 @@ class Conversation {
   }
 
   void PrintStats() const {
+    fmt::print("temperature {}, top-p {}\n", Shown(options_.temperature), Shown(options_.top_p));
     if (!usage_.has_value()) {
-      fmt::print("no answer yet\n");
+      fmt::print("no finished answer yet\n");
       return;
     }
     const engine::RequestStats& stats = usage_->stats;
@@ -146,7 +156,7 @@ class Conversation {
     if (options_.max_tokens.has_value()) {
       body["max_tokens"] = *options_.max_tokens;
     }
-    return body.dump();
+    return DumpJson(body);
   }
 
   absl::Status Stream(std::string* answer) {
@@ -158,7 +168,11 @@ class Conversation {
                                  .deadline = std::nullopt};
     auto prepared = service_.Prepare(serving::Endpoint::kChat, Body(), caller);
     if (!prepared.ok()) {
-      return absl::InvalidArgumentError(prepared.error().message);
+      std::string message = prepared.error().message;
+      if (messages_.size() > 2) {
+        message += " (/reset forgets the conversation)";
+      }
+      return absl::InvalidArgumentError(message);
     }
     auto started = service_.Start(prepared.value(), caller);
     if (!started.ok()) {

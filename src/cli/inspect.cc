@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "base/json_text.h"
 #include "base/status_macros.h"
 #include "formats/model_file.h"
 #include "kv/kv_store.h"
@@ -20,6 +21,15 @@ using nlohmann::ordered_json;
 
 std::string Shape(const std::vector<uint64_t>& shape) {
   return fmt::format("[{}]", fmt::join(shape, ", "));
+}
+
+std::string Human(uint64_t bytes) {
+  if (bytes < 1U << 20) {
+    return fmt::format("{} bytes", bytes);
+  }
+  constexpr uint64_t kGiB = 1U << 30;
+  return bytes < kGiB ? fmt::format("{:.1f} MiB", static_cast<double>(bytes) / (1U << 20))
+                      : fmt::format("{:.1f} GiB", static_cast<double>(bytes) / kGiB);
 }
 
 ordered_json Describe(const formats::ModelFile& file,
@@ -62,6 +72,7 @@ ordered_json Describe(const formats::ModelFile& file,
   out["kv_bytes_per_token"] = geometry.bytes_per_token();
   out["kv_bytes_per_full_sequence"] = per_sequence;
   out["kv_bytes_all_sequences"] = per_sequence * options.engine.max_num_seqs;
+  out["weights_and_kv_bytes"] = bytes + per_sequence * options.engine.max_num_seqs;
   out["memory_total"] = platform::TotalMemoryBytes();
   out["memory_available"] = platform::AvailableMemoryBytes();
   return out;
@@ -69,7 +80,12 @@ ordered_json Describe(const formats::ModelFile& file,
 
 void PrintText(const ordered_json& description) {
   for (const auto& [key, value] : description.items()) {
-    fmt::print("{:<28}{}\n", key, value.is_string() ? value.get<std::string>() : value.dump());
+    const bool is_bytes = key.find("bytes") != std::string::npos || key.starts_with("memory_");
+    if (is_bytes && value.is_number_unsigned()) {
+      fmt::print("{:<28}{}\n", key, Human(value.get<uint64_t>()));
+      continue;
+    }
+    fmt::print("{:<28}{}\n", key, value.is_string() ? value.get<std::string>() : DumpJson(value));
   }
 }
 
@@ -89,7 +105,7 @@ absl::Status Inspect(const InspectOptions& options) {
     }
   }
   if (options.json) {
-    fmt::print("{}\n", description.dump(2));
+    fmt::print("{}\n", DumpJson(description, 2));
     return absl::OkStatus();
   }
   PrintText(description);

@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/clock.h"
+#include "base/json_text.h"
 #include "base/status_macros.h"
 #include "kv/disk/disk_store.h"
 #include "kv/disk/fsck.h"
@@ -108,7 +109,7 @@ ordered_json Describe(const std::string& directory, const FsckReport& report) {
 
 void Print(const KvToolOptions& options, const ordered_json& description) {
   if (options.json) {
-    fmt::print("{}\n", description.dump());
+    fmt::print("{}\n", DumpJson(description));
     return;
   }
   for (const auto& [key, value] : description.items()) {
@@ -118,7 +119,7 @@ void Print(const KvToolOptions& options, const ordered_json& description) {
       }
       continue;
     }
-    fmt::print("{:<20}{}\n", key, value.is_string() ? value.get<std::string>() : value.dump());
+    fmt::print("{:<20}{}\n", key, value.is_string() ? value.get<std::string>() : DumpJson(value));
   }
   fmt::print("\n");
 }

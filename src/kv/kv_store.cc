@@ -513,9 +513,9 @@ absl::StatusOr<std::unique_ptr<KvStore>> KvStore::Create(const KvOptions& option
   const uint64_t stripe_bytes = geometry.stripe_bytes();
   const uint64_t num_stripes = options.host_bytes / stripe_bytes;
   if (num_stripes < kMinStripes || num_stripes >= kNoStripe) {
-    return absl::InvalidArgumentError("kv-host-bytes must hold " + std::to_string(kMinStripes) +
-                                      ".." + std::to_string(kNoStripe - 1) + " stripes of " +
-                                      std::to_string(stripe_bytes) + " bytes, got " +
+    return absl::InvalidArgumentError("--kv-host-bytes must be in " +
+                                      std::to_string(kMinStripes * stripe_bytes) + ".." +
+                                      std::to_string((kNoStripe - 1) * stripe_bytes) + ", got " +
                                       std::to_string(options.host_bytes));
   }
   SPINDLE_ASSIGN_OR_RETURN(SlabArena arena, SlabArena::Reserve(num_stripes * stripe_bytes));

@@ -23,6 +23,7 @@ namespace asio = boost::asio;
 
 // After running out of descriptors: connections end all the time, so a short wait helps.
 constexpr std::chrono::milliseconds kAcceptRetry{100};
+constexpr std::chrono::seconds kAcceptWarning{1};
 // How many connections a closing port still takes.
 constexpr int kMaxLastConnections = 256;
 // The kernel doubles it. With the stream buffer this bounds what one slow reader can pin down.
@@ -117,7 +118,7 @@ absl::Status Listener::OpenTcp(const HttpOptions& options) {
   const auto found = resolver.resolve(
       options.host, std::to_string(options.port), asio::ip::resolver_base::passive, error);
   if (error || found.empty()) {
-    return absl::InvalidArgumentError("host: cannot resolve " + options.host);
+    return absl::InvalidArgumentError("--host: cannot resolve " + options.host);
   }
   const asio::ip::tcp::endpoint endpoint = found.begin()->endpoint();
   const std::string host = endpoint.address().is_v6() ? '[' + endpoint.address().to_string() + ']'
@@ -138,7 +139,7 @@ absl::Status Listener::OpenTcp(const HttpOptions& options) {
 
 absl::Status Listener::OpenUnix(const std::string& path) {
   if (path.size() >= sizeof(sockaddr_un::sun_path)) {
-    return absl::InvalidArgumentError("uds: the path is longer than " +
+    return absl::InvalidArgumentError("--uds: the path is longer than " +
                                       std::to_string(sizeof(sockaddr_un::sun_path) - 1) + " bytes");
   }
   SPINDLE_RETURN_IF_ERROR(RemoveStaleSocket(path));
@@ -207,7 +208,13 @@ void Listener::OnAccept(boost::system::error_code error,
     return;
   }
   if (error) {
-    log::Warn("http_accept_failed", {{"error", error.message()}});
+    ++failed_accepts_;
+    const auto now = std::chrono::steady_clock::now();
+    if (now - last_warning_ >= kAcceptWarning) {
+      log::Warn("http_accept_failed", {{"error", error.message()}, {"count", failed_accepts_}});
+      last_warning_ = now;
+      failed_accepts_ = 0;
+    }
     retry_timer_.expires_after(kAcceptRetry);
     retry_timer_.async_wait([self = shared_from_this()](boost::system::error_code stopped) {
       if (!stopped) {

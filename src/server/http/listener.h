@@ -2,6 +2,7 @@
 // Thread-safety: thread-safe after Open; callbacks run on threads of the io_context, one at a time.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -64,7 +65,9 @@ class Listener : public std::enable_shared_from_this<Listener> {
   boost::asio::steady_timer retry_timer_;
   uint16_t port_ = 0;
   std::string address_;
-  std::string unlink_path_;  // of the Unix socket, removed at the end
+  std::string unlink_path_;      // of the Unix socket, removed at the end
+  uint64_t failed_accepts_ = 0;  // since the last warning about them
+  std::chrono::steady_clock::time_point last_warning_;
   bool accepting_ = false;
   bool paused_ = false;
   bool stopped_ = false;

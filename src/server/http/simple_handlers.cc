@@ -98,7 +98,8 @@ Response SetLogLevel(std::string_view body) {
   }};
   const Json json = Json::parse(body, nullptr, /*allow_exceptions=*/false);
   if (json.is_discarded()) {
-    return ErrorResponse(MakeError(400, "invalid_json", "The body is not JSON."));
+    return ErrorResponse(
+        MakeError(400, "invalid_json", "The body must be JSON: {\"level\": \"info\"}."));
   }
   const Json level = json.is_object() ? json.value("level", Json()) : Json();
   for (const auto& [name, value] : kLevels) {

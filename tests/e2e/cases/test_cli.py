@@ -1,5 +1,6 @@
 """Exit codes and the other commands (C43)."""
 import json
+import os
 import subprocess
 import tempfile
 import unittest
@@ -44,6 +45,29 @@ class CliTest(unittest.TestCase):
         self.assertEqual(run("--help").returncode, 0)
         self.assertEqual(run("serve", "--help").returncode, 0)
 
+    def test_a_folder_is_no_file(self):
+        for flag in ("--config", "--api-key-file", "--admin-api-key-file", "--chat-template", "--tokenizer"):
+            with tempfile.TemporaryDirectory() as folder:
+                result = run("serve", harness.MODEL, "--port", "0", "--grpc-port", "0", flag, folder)
+            self.assert_fatal(result, 3 if flag in ("--chat-template", "--tokenizer") else 2)
+            self.assertIn(folder, result.stderr)
+
+    def test_contradictions_are_refused(self):
+        for arguments in (("-m", "/other.gguf"), ("--isa", "foo"), ("--tls-ca", "/ca.pem"), ("--cors-origins", "")):
+            self.assert_fatal(run("serve", harness.MODEL, "--port", "0", "--grpc-port", "0", *arguments), 2)
+
+    def test_bytes_that_are_no_utf8(self):
+        for arguments in (("-p", b"\xff"), ("-p", "Hi", "--system", b"\xff")):
+            result = run("chat", harness.MODEL, "-n", "1", *arguments)
+            self.assert_fatal(result, 1)
+            self.assertIn("UTF-8", result.stderr)
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.fsencode(folder) + b"/bad\xff.gguf"
+            os.symlink(os.path.abspath(harness.MODEL), path)
+            result = run("inspect", path, "--json")
+            self.assertEqual(result.returncode, 0, result.stderr)
+            self.assertIn("\ufffd", json.loads(result.stdout)["files"][0])
+
     def test_memory_plan(self):
         self.assert_fatal(run("serve", "--model", harness.MODEL, "--port", "0", "--grpc-port", "0", "--kv-host-bytes", "100TiB"), 5)
 
@@ -64,6 +88,23 @@ class CliTest(unittest.TestCase):
         result = run("chat", harness.MODEL, "--temp", "0", "-n", "4", input="Hello\n/stats\n/reset\n/exit\n")
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertIn("tokens/s", result.stdout)
+
+    def test_chat_sampling_defaults(self):
+        result = run("chat", harness.MODEL, "-n", "4", input="/stats\n")
+        self.assertIn("temperature 0.7, top-p 0.9\n", result.stdout)
+
+    def test_stop_while_loading_removes_the_socket(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "x.sock")
+            process = subprocess.Popen([harness.BINARY, "serve", harness.MODEL, "--uds", path, "--grpc-port", "0"],
+                                       stderr=subprocess.PIPE, text=True, env=clean_environment())
+            for line in process.stderr:
+                if " listening " in line:
+                    process.terminate()
+                    break
+            process.communicate(timeout=60)
+            self.assertEqual(process.returncode, 0)
+            self.assertFalse(os.path.exists(path))
 
     def test_version(self):
         self.assertRegex(run("version").stdout, r"^spindle \d+\.\d+\.\d+ \(commit .*isa \w+\)")

@@ -67,7 +67,7 @@ void ExpectIntegrity(const KvStore& store) {
 TEST(KvStoreTest, TooSmallBudgetIsRefusedWithItsRange) {
   const auto store = KvStore::Create({.host_bytes = 2 * kSmall.stripe_bytes() - 1}, kSmall);
   ASSERT_EQ(store.status().code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(store.status().message()), HasSubstr("kv-host-bytes must hold 2.."));
+  EXPECT_THAT(std::string(store.status().message()), HasSubstr("--kv-host-bytes must be in "));
 }
 
 TEST(KvStoreTest, WrongGeometryIsRefused) {
