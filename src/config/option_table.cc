@@ -384,6 +384,15 @@ absl::Status OptionTable::ReadFlags(const std::string& command,
   return absl::OkStatus();
 }
 
+// Where a value came from when it was not typed.
+std::string OptionTable::Origin(const std::string& option) const {
+  if (given_as_flag(option)) {
+    return "";
+  }
+  return fmt::format(" (from {})",
+                     variables_.count(option) > 0 ? VariableName(option) : config_path_);
+}
+
 absl::Status OptionTable::ApplyAll(const std::map<std::string, std::vector<std::string>>& values) {
   effective_.clear();
   for (const Option& option : options_) {
@@ -393,8 +402,8 @@ absl::Status OptionTable::ApplyAll(const std::map<std::string, std::vector<std::
       continue;
     }
     if (const absl::Status status = option.apply(it->second); !status.ok()) {
-      return absl::InvalidArgumentError(
-          fmt::format("--{} {}", option.name, std::string(status.message())));
+      return absl::InvalidArgumentError(fmt::format(
+          "--{} {}{}", option.name, std::string(status.message()), Origin(option.name)));
     }
     effective_.emplace_back(
         option.name,
@@ -411,18 +420,23 @@ absl::Status OptionTable::Parse(const std::string& command,
                                 std::vector<std::string>* warnings) {
   std::map<std::string, std::vector<std::string>> flags;
   SPINDLE_RETURN_IF_ERROR(ReadFlags(command, summary, arguments, &flags, positional, warnings));
-  flags_.clear();
-  for (const auto& [name, list] : flags) {
-    flags_.insert(name);
-  }
   std::map<std::string, std::vector<std::string>> variables;
   ReadEnvironment(environment, &variables, warnings);
   std::map<std::string, std::vector<std::string>> values;
   for (const auto* layer : {&flags, &variables}) {
     if (const auto config = layer->find("config"); config != layer->end()) {
-      SPINDLE_RETURN_IF_ERROR(ReadFile(config->second.front(), &values));
+      config_path_ = config->second.front();
+      SPINDLE_RETURN_IF_ERROR(ReadFile(config_path_, &values));
       break;
     }
+  }
+  flags_.clear();
+  variables_.clear();
+  for (const auto& [name, list] : flags) {
+    flags_.insert(name);
+  }
+  for (const auto& [name, list] : variables) {
+    variables_.insert(name);
   }
   for (auto* layer : {&variables, &flags}) {
     for (auto& [name, list] : *layer) {

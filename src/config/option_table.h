@@ -138,11 +138,15 @@ class OptionTable {
                          std::vector<std::string>* warnings) const;
   [[nodiscard]] std::vector<std::string> LongSpellings(
       const std::vector<std::string>& arguments) const;
+  [[nodiscard]] std::string Origin(const std::string& option) const;
   absl::Status ApplyAll(const std::map<std::string, std::vector<std::string>>& values);
 
   std::vector<Option> options_;
   std::vector<Ignored> ignored_;
+  // Of the last Parse: option names by source.
   std::set<std::string> flags_;
+  std::set<std::string> variables_;
+  std::string config_path_;
   std::vector<std::pair<std::string, std::string>> effective_;
 };
 

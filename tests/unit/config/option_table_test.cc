@@ -120,6 +120,14 @@ TEST_F(OptionTableTest, SaysWhatWasAFlag) {
   EXPECT_FALSE(table_.given_as_flag("metrics"));
 }
 
+TEST_F(OptionTableTest, ARefusalNamesTheSource) {
+  const std::string path = WriteFile("max_num_seqs: 0\n");
+  EXPECT_THAT(std::string(Parse({"--config", path}).message()), HasSubstr("(from " + path + ")"));
+  environment_ = {{"SPINDLE_MAX_NUM_SEQS", "0"}};
+  EXPECT_THAT(std::string(Parse({}).message()), HasSubstr("(from SPINDLE_MAX_NUM_SEQS)"));
+  EXPECT_EQ(std::string(Parse({"-np", "0"}).message()).find("(from"), std::string::npos);
+}
+
 TEST_F(OptionTableTest, SecretsAreMasked) {
   ASSERT_TRUE(Parse({"--api-key", "hush"}).ok());
   for (const auto& [name, value] : table_.effective()) {
