@@ -6,6 +6,7 @@
 #   A3  logits against references     A4  bit-equality at full size   A5  comparison with other engines (see tools/compare/README.md)
 #   A6  memory                        A7  sanitizers, 10 minutes per fuzz target
 #   A8  load test                     A9  format, layers, both compilers
+#   B3  restarts and kills of a server with a disk tier
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 PATH=$PATH:$HOME/.cargo/bin
@@ -71,8 +72,13 @@ accept_A9() {
   "$ROOT/tools/build.sh" asan
 }
 
+accept_B3() {
+  "$ROOT/tools/build.sh" release spindle
+  "$VENV/bin/python" "$ROOT/tests/stress/restarts.py" --binary "$binary" --model "$SPINDLE_TEST_MODEL"
+}
+
 name=${1:-}
-declare -F "accept_$name" >/dev/null || die "unknown line '$name' (A1 to A9; see the head of this script)"
+declare -F "accept_$name" >/dev/null || die "unknown line '$name' (see the head of this script)"
 mkdir -p "$results"
 commit=$(git -C "$ROOT" rev-parse HEAD)
 if [ "${2:-}" != --again ] && [ "$(cat "$results/$name.passed" 2>/dev/null)" = "$commit" ]; then

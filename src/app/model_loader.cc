@@ -21,6 +21,8 @@ namespace {
 constexpr uint64_t kOverheadBytes = 150ULL << 20;
 // The disk tier's share of a file system that nobody gave a size.
 constexpr uint64_t kMaxDefaultDiskBytes = 32ULL << 30;
+constexpr uint64_t kMinDiskStripes = 64;
+constexpr uint64_t kSegmentsOfSmallTier = 16;
 
 uint64_t FileBytes(const formats::ModelFile& file) {
   uint64_t bytes = 0;
@@ -71,7 +73,15 @@ absl::StatusOr<std::unique_ptr<kv::DiskTier>> OpenDiskTier(kv::KvOptions options
                              files.FreeSpace(options.disk_path));
     options.disk_bytes = std::min(kMaxDefaultDiskBytes, space.free_bytes / 2);
   }
+  const uint64_t smallest = kMinDiskStripes * host.geometry().stripe_bytes();
+  if (options.disk_bytes < smallest) {
+    return absl::InvalidArgumentError("--kv-disk-bytes must be at least " + HumanBytes(smallest) +
+                                      " for this model, got " + HumanBytes(options.disk_bytes));
+  }
   kv::disk::DiskOptions disk_options;
+  // Space comes back segment by segment, so a small tier has small ones.
+  disk_options.segment_bytes = kv::disk::RoundUp(
+      std::min(disk_options.segment_bytes, options.disk_bytes / kSegmentsOfSmallTier));
   disk_options.path = options.disk_path;
   disk_options.capacity_bytes = options.disk_bytes;
   disk_options.min_free_bytes = options.disk_min_free_bytes;

@@ -58,7 +58,7 @@ absl::Status CheckOptions(const HttpOptions& options) {
   SPINDLE_RETURN_IF_ERROR(CheckPositive("watchdog", options.watchdog));
   const std::string& root = options.root_path;
   if (!root.empty() && (root.front() != '/' || root.back() == '/')) {
-    return absl::InvalidArgumentError("root_path must begin with / and not end with it");
+    return absl::InvalidArgumentError("--root-path must begin with / and not end with it");
   }
   if (options.sse_keepalive < Duration(0)) {
     return absl::InvalidArgumentError("sse_keepalive must not be negative");

@@ -64,6 +64,15 @@ class DiskTest(unittest.TestCase):
         with self.server() as server:
             self.assertGreaterEqual(complete(server)[2], 0.95 * cold[1])
 
+    def test_small_tier(self):
+        with Server("--kv-disk-path", self.folder, "--kv-disk-bytes", "100MiB", "--kv-disk-min-free", "1MiB",
+                    "--max-model-len", "4096") as server:
+            for start in range(6):
+                complete(server, " ".join(str((i + start) * 37 % 1000) for i in range(700)))
+            self.assertEqual(server.metric_sum("spindle_kv_disk_errors_total"), 0)
+        used = sum(p.stat().st_size for p in pathlib.Path(self.folder).rglob("*") if p.is_file())
+        self.assertLessEqual(used, 100 << 20)
+
     def test_folder_in_use(self):
         with self.server() as server:
             second = subprocess.run([harness.BINARY, "serve", "--model", harness.MODEL, "--port", "0", "--grpc-port", "0",
@@ -94,6 +103,7 @@ class DiskTest(unittest.TestCase):
             (["--kv-disk-path", self.folder, "--enable-prefix-caching=false"], "--enable-prefix-caching"),
             (["--kv-disk-path", "/proc/nowhere"], "/proc/nowhere"),
             (["--kv-disk-path", self.folder, "--kv-disk-bytes", "0"], "--kv-disk-bytes"),
+            (["--kv-disk-path", self.folder, "--kv-disk-bytes", "1MiB"], "--kv-disk-bytes must be at least"),
         ):
             result = subprocess.run([harness.BINARY, "serve", "--model", harness.MODEL, "--port", "0", "--grpc-port", "0",
                                      *arguments], capture_output=True, text=True, timeout=60, env=clean_environment())
