@@ -15,7 +15,8 @@ struct KvOptions {
   // Folder of the disk tier, shared by the stores of several models; empty: none. What is written
   // there survives the process. REQUIRES: prefix_cache. Flag --kv-disk-path.
   std::string disk_path = {};
-  // Bytes of the disk tier; 0: the smaller of 32 GiB and half of what is free; flag --kv-disk-bytes.
+  // Bytes of the disk tier; 0: the smaller of 32 GiB and half of what is free; flag
+  // --kv-disk-bytes.
   uint64_t disk_bytes = 0;
   // Bytes of the file system that stay free, and at least 5 % of it; flag --kv-disk-min-free.
   uint64_t disk_min_free_bytes = uint64_t{2} << 30;

@@ -1,7 +1,5 @@
 // The engine over a disk tier, with a fake forward pass that reads its whole history back from the
 // KV store: a stripe that comes back wrong changes the answer.
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
@@ -9,6 +7,8 @@
 #include <random>
 #include <string>
 #include <vector>
+
+#include <gtest/gtest.h>
 
 #include "support/engine_world.h"
 #include "support/random_seed.h"
