@@ -257,7 +257,7 @@ TEST(Connection, BusyPortsAndBadOptionsAreNamed) {
   EXPECT_NE(create(options).status().message().find("http_threads"), std::string::npos);
   options.num_threads = 1;
   options.root_path = "x/";
-  EXPECT_NE(create(options).status().message().find("root_path"), std::string::npos);
+  EXPECT_NE(create(options).status().message().find("--root-path"), std::string::npos);
 }
 
 }  // namespace
