@@ -9,28 +9,10 @@
 #include <unistd.h>
 
 #include "absl/status/status.h"
+#include "base/file_descriptor.h"
 
 namespace spindle {
 namespace {
-
-class Descriptor {
- public:
-  explicit Descriptor(int fd) : fd_(fd) {}
-
-  ~Descriptor() {
-    if (fd_ >= 0) {
-      close(fd_);
-    }
-  }
-
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-
-  [[nodiscard]] int get() const { return fd_; }
-
- private:
-  const int fd_;
-};
 
 absl::Status SystemError(int error, const std::string& path) {
   const std::string prefix = path + " cannot be read";
@@ -56,7 +38,7 @@ absl::Status SystemError(int error, const std::string& path) {
 
 absl::StatusOr<std::string> ReadFile(const std::string& path, uint64_t max_bytes) {
   // Without O_NONBLOCK opening a pipe would wait for a writer.
-  const Descriptor fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
+  const FileDescriptor fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
 
   struct stat info {};
 

@@ -6,7 +6,8 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <unistd.h>
+
+#include "base/file_descriptor.h"
 
 namespace spindle::platform {
 namespace {
@@ -29,29 +30,24 @@ absl::Status ErrnoStatus(int error, const std::string& path) {
 }  // namespace
 
 absl::StatusOr<MappedFile> MappedFile::Open(const std::string& path) {
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) {
+  const FileDescriptor fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (fd.get() < 0) {
     return ErrnoStatus(errno, path);
   }
 
   struct stat info {};
 
-  if (fstat(fd, &info) != 0) {
-    const int error = errno;
-    close(fd);
-    return ErrnoStatus(error, path);
+  if (fstat(fd.get(), &info) != 0) {
+    return ErrnoStatus(errno, path);
   }
   if (!S_ISREG(info.st_mode) || info.st_size == 0) {
-    close(fd);
     return absl::InvalidArgumentError(
         path + (S_ISREG(info.st_mode) ? ": the file is empty" : ": not a regular file"));
   }
   const auto bytes = static_cast<size_t>(info.st_size);
-  void* data = mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE, fd, 0);
-  const int error = errno;
-  close(fd);
+  void* data = mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE, fd.get(), 0);
   if (data == MAP_FAILED) {
-    return ErrnoStatus(error, path);
+    return ErrnoStatus(errno, path);
   }
   return MappedFile(static_cast<const uint8_t*>(data), bytes);
 }

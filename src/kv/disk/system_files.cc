@@ -13,6 +13,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include "base/file_descriptor.h"
 #include "base/status_macros.h"
 #include "kv/disk/disk_files.h"
 
@@ -21,28 +22,6 @@ namespace {
 
 constexpr mode_t kFileMode = 0600;
 constexpr mode_t kDirectoryMode = 0700;
-
-// Closes on destruction. Move-only through release().
-class Descriptor {
- public:
-  explicit Descriptor(int fd) : fd_(fd) {}
-
-  ~Descriptor() {
-    if (fd_ >= 0) {
-      close(fd_);
-    }
-  }
-
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-
-  [[nodiscard]] int get() const { return fd_; }
-
-  int release() { return std::exchange(fd_, -1); }
-
- private:
-  int fd_;
-};
 
 class SystemFile final : public DiskFile {
  public:
@@ -102,7 +81,7 @@ class SystemFile final : public DiskFile {
     }
   }
 
-  const Descriptor fd_;
+  const FileDescriptor fd_;
   const bool direct_;
 };
 
@@ -111,7 +90,7 @@ class SystemLock final : public DiskLock {
   explicit SystemLock(int fd) : fd_(fd) {}
 
  private:
-  const Descriptor fd_;  // closing releases the lock
+  const FileDescriptor fd_;  // closing releases the lock
 };
 
 // Who wrote the lock file, for messages; empty when unknown.
@@ -204,7 +183,7 @@ class SystemFileSystem final : public DiskFiles {
   }
 
   absl::Status SyncDirectory(const std::string& directory) override {
-    const Descriptor fd(open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    const FileDescriptor fd(open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     if (fd.get() < 0 || fsync(fd.get()) != 0) {
       return ErrnoStatus(errno, "fsync " + directory);
     }
@@ -231,7 +210,7 @@ class SystemFileSystem final : public DiskFiles {
   }
 
   absl::StatusOr<std::unique_ptr<DiskLock>> Lock(const std::string& path) override {
-    Descriptor fd(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, kFileMode));
+    FileDescriptor fd(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, kFileMode));
     if (fd.get() < 0) {
       return ErrnoStatus(errno, path);
     }
