@@ -1,0 +1,40 @@
+// A machine in numbers, for simulations on a virtual clock: what a step costs to compute, what a
+// copy costs over the link from host to fast tier, what a read costs on disk. Thread-safety: value
+// types and pure functions.
+#pragma once
+
+#include <cstdint>
+
+#include "base/clock.h"
+
+namespace spindle::kv::sim {
+
+// Time of a step without data movement: base + per decode row + per prefill token.
+struct ComputeModel {
+  Duration step_base = std::chrono::microseconds(2000);
+  Duration decode_row = std::chrono::microseconds(1500);
+  Duration prefill_token = std::chrono::microseconds(150);
+
+  [[nodiscard]] Duration StepTime(uint64_t decode_rows, uint64_t prefill_tokens) const {
+    return step_base + decode_row * static_cast<int64_t>(decode_rows) +
+           prefill_token * static_cast<int64_t>(prefill_tokens);
+  }
+};
+
+struct LinkModel {
+  double bytes_per_second = 25e9;
+  Duration latency = std::chrono::microseconds(3);  // of each copy command
+
+  [[nodiscard]] Duration CopyTime(uint64_t commands, uint64_t bytes) const {
+    return latency * static_cast<int64_t>(commands) +
+           Duration(static_cast<int64_t>(static_cast<double>(bytes) / bytes_per_second * 1e9));
+  }
+};
+
+// Random direct reads of a virtual block device, measured on the development machine. By size and
+// number of reads at a time; between the measured points on straight lines over the logarithms,
+// outside of them as at the nearest.
+//   REQUIRES: read_bytes ≥ 1, queue_depth ≥ 1
+[[nodiscard]] double DiskBytesPerSecond(uint64_t read_bytes, uint32_t queue_depth);
+
+}  // namespace spindle::kv::sim

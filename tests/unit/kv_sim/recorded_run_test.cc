@@ -1,0 +1,269 @@
+// What a fast tier did, recorded and replayed group by group.
+#include "kv/sim/recorded_run.h"
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "base/read_file.h"
+#include "kernels/registry.h"
+#include "kv/fast/fast_tier.h"
+#include "kv/sim/selection_generator.h"
+#include "support/temp_folder.h"
+
+namespace spindle::kv::sim {
+namespace {
+
+constexpr uint32_t kLayers = 2;
+constexpr uint32_t kHeads = 3;
+constexpr uint32_t kPages = 512;
+constexpr uint32_t kSelected = 16;
+
+AccessTraceHeader Header() {
+  AccessTraceHeader header;
+  header.geometry = {.num_layers = kLayers, .num_kv_heads = kHeads, .head_dim = 64};
+  header.lru = {.range = 16, .quantum_steps = 1};
+  header.algorithm = "synthetic loose";
+  return header;
+}
+
+// A fast tier that records what it does with generated selections.
+class RecordingTier {
+ public:
+  explicit RecordingTier(const std::string& path) {
+    FastTierOptions options;
+    options.geometry = Header().geometry;
+    options.lru = Header().lru;
+    options.fast_bytes = uint64_t{4096} * 1024;
+    options.metadata_bytes = uint64_t{4} << 20;
+    options.max_group_frames = 128;
+    tier_ = FastTier::Create(options, *kernels::BestKernels()).value();
+    writer_ = AccessTraceWriter::Create(path, Header(), kMaxAccessTraceBytes).value();
+  }
+
+  // A request with an own number and selections.
+  struct Request {
+    uint16_t number;
+    CacheSetId set;
+    std::vector<SelectionGenerator> generators;
+  };
+
+  Request Open(uint16_t number, uint64_t seed) {
+    Request request{number, tier_->Open(BudgetGroupId(number), kPages).value(), {}};
+    for (uint64_t group = 0; group < kLayers * kHeads; ++group) {
+      request.generators.emplace_back(SelectionOptions{.profile = kLooseProfile,
+                                                       .num_pages = kPages,
+                                                       .selected_pages = kSelected,
+                                                       .seed = seed,
+                                                       .stream = group});
+    }
+    return request;
+  }
+
+  void Resize(const Request& request, uint32_t frames) {
+    ASSERT_TRUE(tier_->Cover(request.set, kPages).ok());
+    ASSERT_TRUE(tier_->Resize(request.set, frames).ok());
+    Record(request, kAllLayers, kAllHeads, AccessKind::kResize, {frames}, {});
+  }
+
+  void ResizeGroup(const Request& request, uint16_t layer, uint8_t head, uint32_t frames) {
+    const GroupRef group{request.set, LayerIdx(layer), KvHeadIdx(head)};
+    ASSERT_TRUE(tier_->ResizeGroup(group, frames).ok());
+    Record(request, layer, head, AccessKind::kResize, {frames}, {});
+  }
+
+  void Pause(const Request& request) {
+    tier_->Drop(request.set);
+    Record(request, kAllLayers, kAllHeads, AccessKind::kPause, {}, {});
+  }
+
+  void Close(const Request& request) {
+    tier_->Close(request.set);
+    Record(request, kAllLayers, kAllHeads, AccessKind::kEnd, {}, {});
+  }
+
+  void Step(Request& request) {
+    tier_->BeginStep(request.set);
+    std::vector<uint32_t> pages;
+    GroupPlan plan(kSelected);
+    for (uint16_t layer = 0; layer < kLayers; ++layer) {
+      for (uint8_t head = 0; head < kHeads; ++head) {
+        request.generators[layer * kHeads + head].Next(&pages);
+        const GroupRef group{request.set, LayerIdx(layer), KvHeadIdx(head)};
+        const Caching caching = CachingOf(request.number, layer);
+        tier_->Plan(0, 0, group, pages, caching, &plan);
+        std::vector<uint8_t> hit_bits(kSelected / 8, 0xFF);
+        for (const PageLoad& load : plan.loads) {
+          hit_bits[load.index / 8] &= static_cast<uint8_t>(~(1U << (load.index % 8)));
+        }
+        tier_->Commit(group, plan);
+        Record(request, layer, head, AccessKind::kSelect, pages, hit_bits, caching);
+        Record(request, layer, head, AccessKind::kAppend, {kPages - 1}, {});
+      }
+    }
+    const CacheSetStats stats = tier_->Stats(request.set);
+    hits_ += stats.hits - last_hits_[request.number];
+    last_hits_[request.number] = stats.hits;
+  }
+
+  void EndStep() { ++step_; }
+
+  // Hits of the tier's own counters.
+  [[nodiscard]] uint64_t hits() const { return hits_; }
+
+  void Forget(uint16_t number) { last_hits_[number] = 0; }
+
+  void Finish() { ASSERT_TRUE(writer_->Finish().ok()); }
+
+ private:
+  void Record(const Request& request,
+              uint16_t layer,
+              uint8_t head,
+              AccessKind kind,
+              const std::vector<uint32_t>& ids,
+              const std::vector<uint8_t>& hit_bits,
+              Caching caching = Caching::kLru) {
+    ASSERT_TRUE(writer_
+                    ->Append({.step = step_,
+                              .request = request.number,
+                              .layer = layer,
+                              .head = head,
+                              .kind = kind,
+                              .caching = caching,
+                              .ids = ids,
+                              .hit_bits = hit_bits})
+                    .ok());
+  }
+
+  // Every way of caching somewhere.
+  [[nodiscard]] Caching CachingOf(uint16_t request, uint16_t layer) const {
+    if (request == 4 && layer == 1) {
+      return Caching::kFill;
+    }
+    return request == 3 && layer == 0 && step_ % 7 == 0 ? Caching::kStream : Caching::kLru;
+  }
+
+  std::unique_ptr<FastTier> tier_;
+  std::unique_ptr<AccessTraceWriter> writer_;
+  uint32_t step_ = 0;
+  uint64_t hits_ = 0;
+  std::vector<uint64_t> last_hits_ = std::vector<uint64_t>(10);
+};
+
+// Two requests that grow, shrink, pause and resume; a third with the number of one that ended.
+std::string RecordLife(const std::string& path, uint64_t* hits) {
+  RecordingTier tier(path);
+  RecordingTier::Request first = tier.Open(3, 1);
+  RecordingTier::Request second = tier.Open(4, 2);
+  tier.Resize(first, 32);
+  tier.Resize(second, 8);  // streams
+  for (uint32_t step = 0; step < 300; ++step) {
+    if (step == 60) {
+      tier.Resize(first, 64);
+      tier.ResizeGroup(first, 1, 2, 88);
+    }
+    if (step == 120) {
+      tier.Resize(first, 40);
+    }
+    if (step == 150) {
+      tier.Pause(second);
+    }
+    if (step == 170) {
+      tier.Resize(second, 48);
+    }
+    if (step == 200) {
+      tier.Close(first);
+      tier.Forget(3);
+      first = tier.Open(3, 3);
+      tier.Resize(first, 24);
+    }
+    tier.Step(first);
+    if (step < 150 || step >= 170) {
+      tier.Step(second);
+    }
+    tier.EndStep();
+  }
+  tier.Finish();
+  *hits = tier.hits();
+  return ReadFile(path, kMaxAccessTraceBytes).value();
+}
+
+std::span<const uint8_t> AsBytes(const std::string& text) {
+  return {reinterpret_cast<const uint8_t*>(text.data()), text.size()};
+}
+
+TEST(RecordedRun, ReplaysEveryHitAndMiss) {
+  const test::TempFolder folder;
+  uint64_t hits = 0;
+  const std::string bytes = RecordLife(folder.path() + "/trace", &hits);
+  const auto run = LoadRecordedRun(AsBytes(bytes), 0);
+  ASSERT_TRUE(run.ok()) << run.status();
+  EXPECT_EQ(run->num_requests, 3U);
+  EXPECT_EQ(run->num_steps, 300U);
+  EXPECT_EQ(run->groups.size(), 3 * kLayers * kHeads);
+  EXPECT_EQ(run->ending, AccessTraceReader::Ending::kWhole);
+  ReplayResult total;
+  for (const RecordedGroup& group : run->groups) {
+    const auto result = ReplayRecordedSizes(run->header.lru, group);
+    ASSERT_TRUE(result.ok()) << result.status();
+    EXPECT_EQ(result->differences, 0U) << "request " << group.request << ", layer " << group.layer;
+    EXPECT_EQ(result->compared, group.selections.num_accesses());
+    total.count += result->count;
+  }
+  EXPECT_EQ(total.count.hits, hits);
+  EXPECT_EQ(total.count.accesses, uint64_t{300 + 280} * kLayers * kHeads * kSelected);
+}
+
+TEST(RecordedRun, SeesWhenThePolicyIsAnother) {
+  const test::TempFolder folder;
+  uint64_t hits = 0;
+  const std::string bytes = RecordLife(folder.path() + "/trace", &hits);
+  const auto run = LoadRecordedRun(AsBytes(bytes), 0);
+  ASSERT_TRUE(run.ok()) << run.status();
+  uint64_t differences = 0;
+  for (const RecordedGroup& group : run->groups) {
+    const auto result = ReplayRecordedSizes({.range = 4, .quantum_steps = 3}, group);
+    ASSERT_TRUE(result.ok()) << result.status();
+    differences += result->differences;
+  }
+  EXPECT_GT(differences, 100U);
+}
+
+TEST(RecordedRun, WarmUpIsPerGroup) {
+  const test::TempFolder folder;
+  uint64_t hits = 0;
+  const std::string bytes = RecordLife(folder.path() + "/trace", &hits);
+  const auto run = LoadRecordedRun(AsBytes(bytes), 50);
+  ASSERT_TRUE(run.ok()) << run.status();
+  for (const RecordedGroup& group : run->groups) {
+    EXPECT_EQ(group.selections.num_counted_accesses(),
+              group.selections.num_accesses() - 50 * kSelected);
+  }
+}
+
+TEST(RecordedRun, BoundsTheNumberOfGroups) {
+  const test::TempFolder folder;
+  AccessTraceHeader header = Header();
+  header.geometry.num_layers = 4096;
+  header.geometry.num_kv_heads = 254;
+  const std::string path = folder.path() + "/trace";
+  auto writer = AccessTraceWriter::Create(path, header, kMaxAccessTraceBytes).value();
+  const uint32_t frames = 8;
+  ASSERT_TRUE(writer
+                  ->Append({.layer = kAllLayers,
+                            .head = kAllHeads,
+                            .kind = AccessKind::kResize,
+                            .ids = {&frames, 1},
+                            .hit_bits = {}})
+                  .ok());
+  ASSERT_TRUE(writer->Finish().ok());
+  const std::string bytes = ReadFile(path, kMaxAccessTraceBytes).value();
+  EXPECT_EQ(LoadRecordedRun(AsBytes(bytes), 0).status().code(),
+            absl::StatusCode::kResourceExhausted);
+}
+
+}  // namespace
+}  // namespace spindle::kv::sim

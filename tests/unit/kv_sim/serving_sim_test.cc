@@ -1,0 +1,96 @@
+#include "kv/sim/serving_sim.h"
+
+#include <algorithm>
+#include <cstdint>
+
+#include <gtest/gtest.h>
+
+#include "unit/kv_sim/serving_sim_util.h"
+
+namespace spindle::kv::sim {
+namespace {
+
+TEST(MachineModel, DiskSpeedsAreTheMeasuredOnes) {
+  EXPECT_NEAR(DiskBytesPerSecond(4096, 1), 53e6, 1);
+  EXPECT_NEAR(DiskBytesPerSecond(65536, 16), 1114e6, 1);
+  EXPECT_NEAR(DiskBytesPerSecond(262144, 64), 1201e6, 1);
+  // Outside as at the nearest point, inside between the points.
+  EXPECT_NEAR(DiskBytesPerSecond(512, 1), 53e6, 1);
+  EXPECT_NEAR(DiskBytesPerSecond(1 << 24, 1000), 1201e6, 1);
+  const double between = DiskBytesPerSecond(49152, 8);
+  EXPECT_GT(between, 587e6);
+  EXPECT_LT(between, 1114e6);
+}
+
+TEST(MachineModel, CopiesCostCommandsAndBytes) {
+  const LinkModel link;
+  EXPECT_EQ(link.CopyTime(0, 0), Duration(0));
+  EXPECT_EQ(link.CopyTime(10, 0), std::chrono::microseconds(30));
+  EXPECT_EQ(link.CopyTime(0, 25'000'000), std::chrono::milliseconds(1));
+}
+
+TEST(ServingSim, EveryRequestIsAnsweredOnce) {
+  const auto result = SimulateServing(SmallServer(1));
+  ASSERT_TRUE(result.ok()) << result.status();
+  ExpectAnsweredOnce(*result);
+  EXPECT_GT(result->completed, 20U);
+  EXPECT_EQ(result->refused_busy, 0U);
+  EXPECT_EQ(result->refused_closing, 0U);
+  EXPECT_EQ(result->ttft_seconds.size(), result->completed);
+  EXPECT_GT(result->prefix_tokens, 0U);
+  EXPECT_GT(result->page_hits, result->page_misses);
+  EXPECT_GT(result->link_bytes, 0U);
+  EXPECT_GT(result->stall_share, 0.0);
+  EXPECT_LT(result->stall_share, 1.0);
+}
+
+TEST(ServingSim, TheSameSeedIsTheSameRun) {
+  const auto first = SimulateServing(SmallServer(2));
+  const auto second = SimulateServing(SmallServer(2));
+  const auto other = SimulateServing(SmallServer(3));
+  ASSERT_TRUE(first.ok() && second.ok() && other.ok());
+  EXPECT_EQ(first->ttft_seconds, second->ttft_seconds);
+  EXPECT_EQ(first->page_misses, second->page_misses);
+  EXPECT_EQ(first->end, second->end);
+  EXPECT_NE(first->ttft_seconds, other->ttft_seconds);
+}
+
+TEST(ServingSim, OverloadIsRefusedAndTheRestServed) {
+  ServingSimOptions options = SmallServer(4);
+  options.arrivals_per_second *= 20;
+  const auto result = SimulateServing(options);
+  ASSERT_TRUE(result.ok()) << result.status();
+  ExpectAnsweredOnce(*result);
+  EXPECT_GT(result->refused_busy, result->completed);
+  EXPECT_LE(result->second_half.queued_tokens, options.max_queued_tokens);
+  EXPECT_LE(result->second_half.waiting, options.max_waiting);
+  // Busy all the time: not less than the unloaded machine completed in it.
+  const auto calm = SimulateServing(SmallServer(4));
+  ASSERT_TRUE(calm.ok());
+  EXPECT_GE(result->completed, calm->completed);
+}
+
+TEST(ServingSim, WhatCanNeverFitIsRefusedAtOnce) {
+  ServingSimOptions options = SmallServer(5);
+  options.host_bytes = 12 * options.geometry.stripe_bytes();
+  const auto result = SimulateServing(options);
+  ASSERT_TRUE(result.ok()) << result.status();
+  ExpectAnsweredOnce(*result);
+  EXPECT_GT(result->refused_never, 0U);
+  EXPECT_GT(result->completed, 0U);
+}
+
+TEST(ServingSim, RefusesOptionsOutOfRange) {
+  ServingSimOptions options = SmallServer(6);
+  options.sampled_groups = 91;
+  EXPECT_EQ(SimulateServing(options).status().code(), absl::StatusCode::kInvalidArgument);
+  options = SmallServer(6);
+  options.prefill_chunk_tokens = 100;
+  EXPECT_EQ(SimulateServing(options).status().code(), absl::StatusCode::kInvalidArgument);
+  options = SmallServer(6);
+  options.fast_bytes = 4096;
+  EXPECT_EQ(SimulateServing(options).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace spindle::kv::sim
