@@ -1,10 +1,38 @@
 #include "engine/disk_prefix.h"
 
 #include <algorithm>
+#include <cstring>
+#include <string>
+#include <utility>
 
 #include "base/prefix_key.h"
+#include "base/status_macros.h"
 
 namespace spindle::engine {
+namespace {
+
+// The rows of an open tail stand for computed ones, so they must be wanted as such.
+bool MayUseTail(const Request& request) {
+  return request.reads_cache && !request.spec.sampling.prompt_logprobs.has_value();
+}
+
+// Tokens behind `num_stripes` stripes that need not be computed: all but the last.
+std::span<const TokenId> RestOf(std::span<const TokenId> tokens, uint32_t num_stripes) {
+  return tokens.first(tokens.size() - 1).subspan(num_stripes * kStripeTokens);
+}
+
+// The name of what was kept without one: the same content gets the same.
+std::string NameOf(const Digest& last_key, std::span<const TokenId> tail) {
+  Sha256 hash;
+  hash.Field("spindle-retained").Bytes(last_key);
+  for (const TokenId token : tail) {
+    hash.Number(static_cast<uint64_t>(token));
+  }
+  constexpr size_t kDigits = 16;
+  return "auto-" + ToHex(hash.Finish()).substr(0, kDigits);
+}
+
+}  // namespace
 
 bool DiskPrefix::AwaitsLoad(Choice& choice,
                             std::span<const Digest> keys,
@@ -23,17 +51,74 @@ bool DiskPrefix::AwaitsLoad(Choice& choice,
   }
   const uint32_t num_disk = tier_->MatchDisk(keys, num_host);
   const double rate = throughput_.prefill_tokens_per_second();
-  if (num_disk == 0 || !tier_->WorthLoading(num_disk, rate)) {
+  if (num_disk > 0 && !tier_->WorthLoading(num_disk, rate)) {
     return false;
   }
   const Request& request = *choice.request;
-  const absl::StatusOr<kv::LoadId> load =
-      tier_->BeginLoad(request.group, {keys, tokens, request.key_root}, num_host, num_disk, rate);
-  if (!load.ok()) {
+  kv::StripeLoader::Request load{.group = request.group,
+                                 .chain = {keys, tokens, request.key_root},
+                                 .num_host = num_host,
+                                 .num_disk = num_disk,
+                                 .prefill_tokens_per_second = rate};
+  const auto tail = FindTail(choice, keys, tokens, num_host + num_disk);
+  // One that is in memory already is copied when the choice starts.
+  if (tail.has_value() && tail->data == nullptr &&
+      tier_->WorthLoadingTail(tail->num_usable, rate)) {
+    load.tail = tail->tail;
+  } else if (num_disk == 0) {
+    return false;
+  }
+  const absl::StatusOr<kv::LoadId> begun = tier_->BeginLoad(load);
+  if (!begun.ok()) {
     return false;  // no room for it, hence none for computing it either
   }
-  choice.load = *load;
+  choice.load = *begun;
   return true;
+}
+
+std::optional<kv::SessionKeeper::Tail> DiskPrefix::FindTail(const Choice& choice,
+                                                            std::span<const Digest> keys,
+                                                            std::span<const TokenId> tokens,
+                                                            uint32_t end) {
+  if (!MayUseTail(*choice.request)) {
+    return std::nullopt;
+  }
+  const std::span<const TokenId> rest = RestOf(tokens, end);
+  if (choice.spill.has_value() && choice.spilled_stripes == end) {
+    if (const kv::OpenTail* const tail = tier_->SpilledTail(*choice.spill); tail != nullptr) {
+      return kv::SessionKeeper::Tail{.tail = *tail,
+                                     .num_usable = kv::SharedTokens(tail->tokens, rest)};
+    }
+  }
+  const Digest& parent = end == 0 ? choice.request->key_root : keys[end - 1];
+  return tier_->sessions().FindTail(parent, rest);
+}
+
+uint32_t DiskPrefix::CopyTail(const Choice& choice, SequenceId sequence, uint32_t num_shared) {
+  if (tier_ == nullptr || !MayUseTail(*choice.request)) {
+    return 0;
+  }
+  const uint8_t* data = nullptr;
+  uint32_t num_rows = 0;
+  if (choice.load.has_value() && tier_->NumSealed(*choice.load) == num_shared) {
+    data = tier_->TailData(*choice.load);
+    num_rows =
+        kv::SharedTokens(tier_->TailTokens(*choice.load), RestOf(choice.history, num_shared));
+  }
+  if (data == nullptr) {
+    const auto tail = FindTail(choice, choice.keys, choice.history, num_shared);
+    if (!tail.has_value() || tail->data == nullptr) {
+      return 0;
+    }
+    data = tail->data;
+    num_rows = tail->num_usable;
+  }
+  if (num_rows > 0) {
+    const kv::KvStore& host = tier_->host();
+    std::memcpy(host.View(sequence).stripes[num_shared], data, host.geometry().stripe_bytes());
+    tier_->CountTailTokens(num_rows);
+  }
+  return num_rows;
 }
 
 uint32_t DiskPrefix::StripesHeld(const Choice& choice) const {
@@ -45,6 +130,10 @@ void DiskPrefix::EndLoad(Choice& choice) {
     tier_->EndLoad(*choice.load);
     choice.load.reset();
   }
+  if (choice.spill.has_value()) {
+    tier_->EndSpill(*choice.spill);
+    choice.spill.reset();
+  }
   choice.disk_tried = false;
 }
 
@@ -54,7 +143,12 @@ void DiskPrefix::OfferPrompt(const Choice& choice) {
 }
 
 void DiskPrefix::OfferAll(const Choice& choice) {
-  Offer(choice, choice.num_sealed, /*count_use=*/false);
+  // What was decoded over chosen pages is of use to nobody else.
+  const auto in_prompt = static_cast<uint32_t>(choice.request->prompt_size() / kStripeTokens);
+  const bool is_dense = choice.request->spec.decode.algorithm == nullptr;
+  Offer(choice,
+        is_dense ? choice.num_sealed : std::min(choice.num_sealed, in_prompt),
+        /*count_use=*/false);
 }
 
 void DiskPrefix::Offer(const Choice& choice, uint32_t num_stripes, bool count_use) {
@@ -68,6 +162,73 @@ void DiskPrefix::Offer(const Choice& choice, uint32_t num_stripes, bool count_us
     tier_->CountUse(chain);
   }
   tier_->Offer(chain);
+}
+
+uint32_t DiskPrefix::NumPublished(const Choice& choice) const {
+  return std::min(choice.num_sealed, tier_->host().NumPublished(choice.sequence));
+}
+
+void DiskPrefix::Keep(Choice& choice, uint32_t num_kept) {
+  const Request& request = *choice.request;
+  if (tier_ == nullptr || !request.spec.retention.has_value() || !request.reads_cache) {
+    return;
+  }
+  // Rows that were computed over chosen pages are not what a dense request expects.
+  if (request.spec.decode.algorithm != nullptr) {
+    num_kept = std::min(num_kept, request.prompt_size());
+  }
+  const uint32_t num_stripes =
+      std::min(NumPublished(choice), num_kept / static_cast<uint32_t>(kStripeTokens));
+  kv::SessionKeeper::SaveRequest save{.name = request.spec.retention->session,
+                                      .ttl_s = request.spec.retention->seconds,
+                                      .sequence = choice.sequence};
+  save.chain = kv::OwnedChain({choice.keys, choice.history, request.key_root}, num_stripes);
+  if (num_stripes == choice.num_sealed) {
+    // Sealing left less than a stripe of what is kept.
+    const auto tail = std::span(choice.history)
+                          .first(std::min(choice.committed, num_kept))
+                          .subspan(num_stripes * kStripeTokens);
+    SPINDLE_CHECK(tail.size() < kStripeTokens);
+    save.tail.assign(tail.begin(), tail.end());
+  }
+  if (num_stripes == 0 && save.tail.empty()) {
+    return;
+  }
+  if (save.name.id.empty()) {
+    save.name.id = NameOf(save.chain.Parent(num_stripes), save.tail);
+  }
+  if (tier_->sessions().Save(std::move(save))) {
+    choice.sequence = SequenceId();
+  }
+}
+
+void DiskPrefix::Spill(Choice& choice) {
+  const Request& request = *choice.request;
+  // What was decoded over chosen pages must be decoded so again.
+  if (tier_ == nullptr || !request.reads_cache || request.spec.decode.algorithm != nullptr) {
+    return;
+  }
+  const uint32_t num_stripes = NumPublished(choice);
+  // It is written before it is read.
+  if (!tier_->WorthLoading(2 * num_stripes, throughput_.prefill_tokens_per_second())) {
+    return;
+  }
+  kv::StripeWriter::SaveRequest save{.sequence = choice.sequence};
+  save.chain = kv::OwnedChain({choice.keys, choice.history, request.key_root}, num_stripes);
+  const uint32_t num_tail = choice.committed - num_stripes * static_cast<uint32_t>(kStripeTokens);
+  if (num_stripes == choice.num_sealed && num_tail > 0 && num_tail < kStripeTokens) {
+    const auto tail = std::span(choice.history).subspan(num_stripes * kStripeTokens, num_tail);
+    save.tail = kv::OpenTail{.tokens = {tail.begin(), tail.end()}};
+  }
+  if (const auto spill = tier_->Spill(std::move(save)); spill.has_value()) {
+    choice.sequence = SequenceId();
+    choice.spill = *spill;
+    choice.spilled_stripes = num_stripes;
+  }
+}
+
+bool DiskPrefix::ReleaseSessions() {
+  return tier_ != nullptr && tier_->sessions().ReleaseHost();
 }
 
 void DiskPrefix::ReleaseStripes(std::span<Choice* const> waiting) {

@@ -2,16 +2,18 @@
 // disk what was computed. Sits between the host tier (KvStore) and the record store
 // (disk/disk_store.h), and moves nothing while a forward pass runs.
 //
-// Loads: stripe_loader.h. Stores: stripe_writer.h.
+// Loads: stripe_loader.h. Stores: stripe_writer.h. Sessions: session_keeper.h.
 //
 // Thread-safety: engine-thread only, except Stats() and OnWake(). Borrows the host tier.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <span>
+#include <unordered_map>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -23,6 +25,7 @@
 #include "kv/disk/disk_store.h"
 #include "kv/kv_store.h"
 #include "kv/prefix_chain.h"
+#include "kv/session_keeper.h"
 #include "kv/stripe_loader.h"
 #include "kv/stripe_writer.h"
 
@@ -35,16 +38,27 @@ struct DiskTierOptions {
   uint32_t min_tokens_to_load = 128;
   // Prefixes that wait to be written; more are dropped and counted. Each pins its stripes.
   uint32_t max_waiting_stores = 64;
+  // Preempted sequences are not written when more than this waits to be.
+  uint64_t max_spill_bytes = uint64_t{128} << 20;
+  SessionOptions sessions = {};
 };
+
+// What a preempted sequence left on disk.
+using SpillId = StrongId<struct SpillIdTag, uint64_t>;
 
 struct DiskTierStats {
   disk::DiskStats disk;
   uint64_t loads = 0;                // begun for requests
   uint64_t loads_cut = 0;            // ended by their deadline or a damaged record
   uint64_t loaded_tokens = 0;        // that entered the prefix cache
+  uint64_t lost_tokens = 0;          // that cut loads did not bring
   uint64_t stores_gated = 0;         // prefixes not written because they came once only
   uint64_t stores_dropped = 0;       // prefixes not written for want of room
   double load_bytes_per_second = 0;  // moving average, 0 before the first load
+  uint64_t tail_tokens = 0;          // rows of open tails that requests used
+  uint64_t spills = 0;               // sequences of preempted requests that were written
+  uint64_t spilled_stripes = 0;      // tails included
+  SessionStats sessions{};
 };
 
 class DiskTier {
@@ -73,20 +87,31 @@ class DiskTier {
   // True when loading `num_stripes` is expected to be clearly quicker than computing them.
   [[nodiscard]] bool WorthLoading(uint32_t num_stripes, double prefill_tokens_per_second) const;
 
+  // The same for the rows of an open tail.
+  [[nodiscard]] bool WorthLoadingTail(uint32_t num_tokens, double prefill_tokens_per_second) const;
+
   // Begins to load stripes [num_host, num_host + num_disk) of the chain into the host tier, behind
-  // the `num_host` that it has (MatchPrefix). Gives up on its own after a deadline that follows
-  // from measured rates. ERRORS: kResourceExhausted (no room in the host tier; nothing changed).
-  [[nodiscard]] absl::StatusOr<LoadId> BeginLoad(BudgetGroupId group,
-                                                 const PrefixChain& chain,
-                                                 uint32_t num_host,
-                                                 uint32_t num_disk,
-                                                 double prefill_tokens_per_second);
+  // the `num_host` that it has (MatchPrefix), and then the open tail if there is one. Gives up on
+  // its own after a deadline that follows from measured rates. ERRORS: kResourceExhausted (no room
+  // in the host tier; nothing changed).
+  [[nodiscard]] absl::StatusOr<LoadId> BeginLoad(const StripeLoader::Request& request);
 
   // Nothing more will come: all stripes are there, or the rest must be computed.
   [[nodiscard]] bool IsDone(LoadId load) const;
 
+  // See StripeLoader.
+  [[nodiscard]] const uint8_t* TailData(LoadId load) const { return loader_.TailData(load); }
+
+  [[nodiscard]] uint32_t NumSealed(LoadId load) const { return loader_.NumSealed(load); }
+
+  [[nodiscard]] std::span<const TokenId> TailTokens(LoadId load) const {
+    return loader_.TailTokens(load);
+  }
+
   // Stripes of the host tier that the load keeps from being evicted.
   [[nodiscard]] uint32_t StripesHeld(LoadId load) const;
+
+  [[nodiscard]] StripeLoader::Info InfoOf(LoadId load) const { return loader_.InfoOf(load); }
 
   // The request has started, or does not want the load any more. What has arrived stays cached.
   void EndLoad(LoadId load);
@@ -98,20 +123,38 @@ class DiskTier {
   // of long prefixes at once, others from their second use on.
   void Offer(const PrefixChain& chain);
 
+  // Writes all of a sequence that gives up its memory; see StripeWriter::Save. The request's tag
+  // is not used. Nothing, and the sequence stays the caller's, when the tier cannot take it now.
+  [[nodiscard]] std::optional<SpillId> Spill(StripeWriter::SaveRequest&& request);
+
+  // The spilled open tail once it is on disk, else null. Until EndSpill.
+  [[nodiscard]] const OpenTail* SpilledTail(SpillId spill) const;
+
+  // The tail's record is not needed any more.
+  void EndSpill(SpillId spill);
+
+  [[nodiscard]] SessionKeeper& sessions() { return sessions_; }
+
+  [[nodiscard]] const KvStore& host() const { return host_; }
+
+  // Rows of an open tail were used for a request.
+  void CountTailTokens(uint32_t num_tokens) { tail_tokens_ += num_tokens; }
+
   // Delivers what the device has done, and gives it more to do. Call it before every step.
   void Advance();
 
   // When Advance next has something to do, if the device stays silent.
   [[nodiscard]] std::optional<TimePoint> NextAdvance() const;
 
-  // Lets go of host stripes that only waiting stores hold; those that the device is reading follow
-  // when it is done.
-  void ReleaseHostStripes() { writer_.DropWaiting(); }
+  // Lets go of host stripes that only waiting stores and restored sessions hold; those that the
+  // device is reading follow when it is done.
+  void ReleaseHostStripes();
 
   // Whether loads or stores own stripes of the host tier.
   [[nodiscard]] bool HoldsHostStripes() const;
 
-  // Blocks until everything handed to the device is durable, then refuses more.
+  // Blocks until everything handed to the device is durable, and saves that were begun have come to
+  // their end; then refuses more.
   // ERRORS: the first failed commit.
   absl::Status Close();
 
@@ -138,13 +181,29 @@ class DiskTier {
            const Clock& clock,
            KvStore& host);
   void DeliverAll();
+  void TakeSaved();
+
+  struct SpillState {
+    Digest parent{};  // of the tail
+    OpenTail tail{};
+    bool written = false;    // the save has come to its end
+    bool has_tail = false;   // and the tail is on disk
+    bool abandoned = false;  // by the caller, before that
+  };
 
   const DiskTierOptions options_;
+  KvStore& host_;
   // Outlives the device's threads, which call it.
   const std::unique_ptr<Waker> waker_;
   const std::unique_ptr<disk::DiskStore> disk_;
   StripeLoader loader_;
   StripeWriter writer_;
+  SessionKeeper sessions_;
+  std::unordered_map<uint64_t, SpillState> spills_;
+  uint64_t num_spills_ = 0;
+  std::atomic<uint64_t> tail_tokens_{0};
+  std::atomic<uint64_t> spills_written_{0};
+  std::atomic<uint64_t> spilled_stripes_{0};
 };
 
 }  // namespace spindle::kv

@@ -61,6 +61,7 @@ class KvStore::Impl {
   void Commit(SequenceId seq, uint32_t num_tokens);
   void Seal(SequenceId seq, uint32_t ordinal, const Digest& key, const ContentChecksum* checksum);
   [[nodiscard]] SealedStripe Sealed(SequenceId seq, uint32_t ordinal) const;
+  [[nodiscard]] uint32_t NumPublished(SequenceId seq) const;
   absl::StatusOr<SequenceId> Fork(SequenceId seq);
   void Close(SequenceId seq);
   uint64_t ResetPrefixCache();
@@ -315,6 +316,15 @@ SealedStripe KvStore::Impl::Sealed(SequenceId seq, uint32_t ordinal) const {
   return {Address(slot), records_[slot].checksum};
 }
 
+uint32_t KvStore::Impl::NumPublished(SequenceId seq) const {
+  const Sequence& sequence = Get(seq);
+  const auto first_private =
+      std::find_if(sequence.slots.begin(), sequence.slots.end(), [this](uint32_t slot) {
+        return !records_[slot].indexed;
+      });
+  return static_cast<uint32_t>(first_private - sequence.slots.begin());
+}
+
 absl::StatusOr<SequenceId> KvStore::Impl::Fork(SequenceId seq) {
   const uint32_t num_shared = Get(seq).num_sealed;
   const uint32_t num_copied = StripesFor(Get(seq).num_tokens) - num_shared;
@@ -560,6 +570,10 @@ SealedStripe KvStore::Sealed(SequenceId seq, uint32_t ordinal) const {
 
 uint32_t KvStore::NumSealed(SequenceId seq) const {
   return std::as_const(*impl_).Get(seq).num_sealed;
+}
+
+uint32_t KvStore::NumPublished(SequenceId seq) const {
+  return impl_->NumPublished(seq);
 }
 
 absl::StatusOr<SequenceId> KvStore::Fork(SequenceId seq) {

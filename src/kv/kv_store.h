@@ -104,6 +104,10 @@ class KvStore {
   // Number of leading sealed stripes.
   [[nodiscard]] uint32_t NumSealed(SequenceId seq) const;
 
+  // Number of leading stripes that are in the prefix cache; what lies behind rests on content that
+  // only this sequence has.
+  [[nodiscard]] uint32_t NumPublished(SequenceId seq) const;
+
   // A new sequence with the same content: sealed stripes are shared, unsealed ones copied.
   // ERRORS: kResourceExhausted (nothing changed).
   [[nodiscard]] absl::StatusOr<SequenceId> Fork(SequenceId seq);

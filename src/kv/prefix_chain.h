@@ -42,11 +42,26 @@ struct OwnedChain {
   Digest root{};
 };
 
+// The rows behind the last full stripe of a sequence, as a record of their own.
+struct OpenTail {
+  uint64_t sub_id = 0;               // tells tails behind the same stripe apart; not 0
+  std::vector<TokenId> tokens = {};  // 1 … 63
+};
+
+// `parent`: key of the stripe before, or the root.
+[[nodiscard]] inline disk::RecordId TailRecordId(const Digest& parent, uint64_t sub_id) {
+  return {.key = parent, .kind = disk::RecordKind::kOpenTail, .sub_id = sub_id};
+}
+
 [[nodiscard]] inline disk::RecordId StripeRecordId(const Digest& key) {
   return {.key = key, .kind = disk::RecordKind::kStripe, .sub_id = 0};
 }
 
+// In the place of an ordinal: the open tail.
+inline constexpr uint32_t kTailOrdinal = UINT32_MAX;
+
 // The tag of a request to the device: which load or store (by its place), and which stripe of it.
+// The highest bit is never set: tags with it belong to others.
 struct StripeTag {
   uint32_t place;
   uint32_t ordinal;

@@ -11,6 +11,8 @@ namespace {
 
 // Before the first load: a slow disk.
 constexpr double kAssumedLoadRate = 200e6;
+// Beyond the expected time, where no request waits.
+constexpr double kPatienceSeconds = 10;
 constexpr double kRateWeight = 0.3;  // of the newest load in the moving average
 
 // An id is (generation, place).
@@ -45,12 +47,25 @@ double StripeLoader::LoadSeconds(uint32_t num_stripes) const {
 
 bool StripeLoader::IsDone(LoadId id) const {
   const Load& load = Get(id);
-  return load.sealed == load.end;
+  return load.sealed == load.end && load.tail_state != Load::Tail::kWaiting &&
+         load.tail_state != Load::Tail::kInFlight;
+}
+
+const uint8_t* StripeLoader::TailData(LoadId id) const {
+  const Load& load = Get(id);
+  return load.tail_state == Load::Tail::kArrived && load.sealed == load.end
+             ? host_.View(load.sequence).stripes[load.end]
+             : nullptr;
+}
+
+std::span<const TokenId> StripeLoader::TailTokens(LoadId id) const {
+  return Get(id).tail.tokens;
 }
 
 uint32_t StripeLoader::StripesHeld(LoadId id) const {
   const Load& load = Get(id);
-  return load.first + static_cast<uint32_t>(load.stripes.size());
+  return load.first + static_cast<uint32_t>(load.stripes.size()) +
+         (load.tail_state == Load::Tail::kNone ? 0 : 1);
 }
 
 bool StripeLoader::IsLoading(const Digest& key) const {
@@ -60,13 +75,15 @@ bool StripeLoader::IsLoading(const Digest& key) const {
   });
 }
 
-Duration StripeLoader::TimeAllowed(uint32_t num_stripes, double prefill_rate) const {
+Duration StripeLoader::TimeAllowed(uint32_t num_stripes, std::optional<double> prefill_rate) const {
   const double tokens = static_cast<double>(num_stripes) * kStripeTokens;
-  const double least = 0.050 + 0.020 * tokens / 1024;
   double seconds = 4 * LoadSeconds(num_stripes);
-  if (prefill_rate > 0) {
-    seconds = std::min(seconds, 0.5 * tokens / prefill_rate);
+  if (!prefill_rate.has_value()) {
+    seconds += kPatienceSeconds;
+  } else if (*prefill_rate > 0) {
+    seconds = std::min(seconds, 0.5 * tokens / *prefill_rate);
   }
+  const double least = 0.050 + 0.020 * tokens / 1024;
   return std::chrono::duration_cast<Duration>(
       std::chrono::duration<double>(std::max(seconds, least)));
 }
@@ -82,28 +99,32 @@ StripeLoader::Load& StripeLoader::NewLoad() {
   return *place;
 }
 
-absl::StatusOr<LoadId> StripeLoader::Begin(BudgetGroupId group,
-                                           const PrefixChain& chain,
-                                           uint32_t num_host,
-                                           uint32_t num_disk,
-                                           double prefill_rate) {
-  const uint32_t end = num_host + num_disk;
-  SPINDLE_CHECK(num_disk > 0 && end <= chain.keys.size());
+absl::StatusOr<LoadId> StripeLoader::Begin(const Request& request) {
+  const uint32_t num_host = request.num_host;
+  const uint32_t end = num_host + request.num_disk;
+  SPINDLE_CHECK(end <= request.chain.keys.size());
   const SequenceId sequence =
-      host_.Open(group, chain.keys.first(num_host), num_host, PrefixUse::kHold);
-  if (absl::Status status = host_.Extend(sequence, end * static_cast<uint32_t>(kStripeTokens));
+      host_.Open(request.group, request.chain.keys.first(num_host), num_host, PrefixUse::kHold);
+  const uint32_t num_tail =
+      request.tail.has_value() ? static_cast<uint32_t>(request.tail->tokens.size()) : 0;
+  if (absl::Status status =
+          host_.Extend(sequence, end * static_cast<uint32_t>(kStripeTokens) + num_tail);
       !status.ok()) {
     host_.Close(sequence);
     return status;
   }
   Load& load = NewLoad();
   load.sequence = sequence;
-  load.chain = OwnedChain(chain, end);
+  load.chain = OwnedChain(request.chain, end);
   load.first = load.submitted = load.sealed = num_host;
   load.end = end;
   load.started = clock_.Now();
-  load.deadline = load.started + TimeAllowed(num_disk, prefill_rate);
-  load.stripes.resize(num_disk);
+  load.deadline = load.started + TimeAllowed(request.num_disk, request.prefill_tokens_per_second);
+  load.stripes.resize(request.num_disk);
+  if (request.tail.has_value()) {
+    load.tail = *request.tail;
+    load.tail_state = Load::Tail::kWaiting;
+  }
   ++counters_.begun;
   const LoadId id(load.id);
   Submit(PlaceOf(id));
@@ -133,6 +154,39 @@ void StripeLoader::Submit(uint32_t place) {
     ++load.in_flight;
     ++load.submitted;
   }
+  SubmitTail(place);
+}
+
+void StripeLoader::SubmitTail(uint32_t place) {
+  Load& load = loads_[place];
+  if (load.tail_state != Load::Tail::kWaiting) {
+    return;
+  }
+  const Digest& parent = load.end == 0 ? load.chain.root : load.chain.keys[load.end - 1];
+  const absl::StatusOr<disk::Ticket> ticket =
+      disk_.SubmitLoad({.id = TailRecordId(parent, load.tail.sub_id),
+                        .parent = parent,
+                        .tokens = load.tail.tokens,
+                        .destination = {host_.View(load.sequence).stripes[load.end],
+                                        host_.geometry().stripe_bytes()},
+                        .deadline = load.deadline,
+                        .tag = StripeTag{place, kTailOrdinal}.Pack()});
+  if (ticket.ok()) {
+    load.tail_ticket = *ticket;
+    load.tail_state = Load::Tail::kInFlight;
+    ++load.in_flight;
+  } else if (!absl::IsResourceExhausted(ticket.status())) {
+    load.tail_state = Load::Tail::kLost;
+  }
+}
+
+void StripeLoader::LoseTail(Load& load) {
+  if (load.tail_state == Load::Tail::kInFlight) {
+    disk_.Cancel(load.tail_ticket);
+  }
+  if (load.tail_state != Load::Tail::kNone) {
+    load.tail_state = Load::Tail::kLost;
+  }
 }
 
 // Nothing behind stripe `end` is wanted any more.
@@ -140,7 +194,8 @@ void StripeLoader::Cut(Load& load, uint32_t end) {
   if (end >= load.end) {
     return;
   }
-  load.end = std::max(end, load.sealed);
+  LoseTail(load);
+  const uint32_t wanted = std::exchange(load.end, std::max(end, load.sealed));
   for (uint32_t ordinal = load.end; ordinal < load.submitted; ++ordinal) {
     const Load::Stripe& stripe = load.stripes[ordinal - load.first];
     if (!stripe.arrived) {
@@ -149,6 +204,7 @@ void StripeLoader::Cut(Load& load, uint32_t end) {
   }
   if (!load.ended) {
     ++counters_.cut;
+    counters_.lost_tokens += (wanted - load.end) * kStripeTokens;
   }
 }
 
@@ -158,9 +214,19 @@ void StripeLoader::Deliver(const disk::Completion& completion) {
   SPINDLE_CHECK(load.id != 0 && ordinal >= load.first);
   if (!completion.final) {
     Cut(load, load.sealed);
+    if (ordinal == kTailOrdinal) {
+      LoseTail(load);
+    }
     return;
   }
   --load.in_flight;
+  if (ordinal == kTailOrdinal) {
+    if (load.tail_state == Load::Tail::kInFlight) {
+      load.tail_state = completion.status.ok() ? Load::Tail::kArrived : Load::Tail::kLost;
+    }
+    FinishIfEnded(load);
+    return;
+  }
   Load::Stripe& stripe = load.stripes[ordinal - load.first];
   stripe.arrived = true;
   stripe.checksum = completion.checksum;
@@ -201,6 +267,7 @@ void StripeLoader::End(LoadId id) {
   Load& load = Get(id);
   load.ended = true;
   Cut(load, load.sealed);
+  LoseTail(load);
   FinishIfEnded(load);
 }
 
@@ -219,8 +286,9 @@ void StripeLoader::Advance() {
     if (load.id == 0) {
       continue;
     }
-    if (now >= load.deadline) {
+    if (now >= load.deadline && !IsDone(LoadId(load.id))) {
       Cut(load, load.sealed);
+      LoseTail(load);
     }
     Submit(place);
   }
@@ -228,14 +296,18 @@ void StripeLoader::Advance() {
 
 void StripeLoader::CutAll() {
   for (Load& load : loads_) {
-    Cut(load, load.sealed);
+    if (load.id != 0) {
+      Cut(load, load.sealed);
+      LoseTail(load);
+    }
   }
 }
 
 std::optional<TimePoint> StripeLoader::NextDeadline() const {
   std::optional<TimePoint> next;
   for (const Load& load : loads_) {
-    if (load.sealed < load.end && (!next.has_value() || load.deadline < *next)) {
+    const bool waits = load.id != 0 && !IsDone(LoadId(load.id));
+    if (waits && (!next.has_value() || load.deadline < *next)) {
       next = load.deadline;
     }
   }
@@ -250,7 +322,7 @@ absl::Status StripeLoader::CheckIntegrity() const {
   for (const Load& load : loads_) {
     const uint32_t num_stripes = static_cast<uint32_t>(load.stripes.size());
     if (load.sealed < load.first || load.sealed > load.end || load.end > load.first + num_stripes ||
-        load.submitted > load.first + num_stripes || load.in_flight > num_stripes) {
+        load.submitted > load.first + num_stripes || load.in_flight > num_stripes + 1) {
       return absl::InternalError("disk tier: the counts of a load contradict each other");
     }
     if (load.ended && load.in_flight == 0) {

@@ -31,6 +31,7 @@ class StripeLoader {
     std::atomic<uint64_t> begun{0};
     std::atomic<uint64_t> cut{0};               // ended by their deadline or a damaged record
     std::atomic<uint64_t> loaded_tokens{0};     // that entered the prefix cache
+    std::atomic<uint64_t> lost_tokens{0};       // that cut loads did not bring
     std::atomic<double> bytes_per_second{0.0};  // moving average, 0 before the first load
   };
 
@@ -47,14 +48,39 @@ class StripeLoader {
   // Expected time for so many stripes.
   [[nodiscard]] double LoadSeconds(uint32_t num_stripes) const;
 
+  struct Request {
+    BudgetGroupId group{};
+    PrefixChain chain{};
+    uint32_t num_host = 0;                        // leading stripes that the host tier has
+    uint32_t num_disk = 0;                        // stripes behind them
+    std::optional<OpenTail> tail = std::nullopt;  // behind the last of them
+    // Nothing: no request waits, so that it may take ten seconds longer than expected.
+    std::optional<double> prefill_tokens_per_second = std::nullopt;
+  };
+
   // See DiskTier::BeginLoad.
-  [[nodiscard]] absl::StatusOr<LoadId> Begin(BudgetGroupId group,
-                                             const PrefixChain& chain,
-                                             uint32_t num_host,
-                                             uint32_t num_disk,
-                                             double prefill_tokens_per_second);
+  [[nodiscard]] absl::StatusOr<LoadId> Begin(const Request& request);
   [[nodiscard]] bool IsDone(LoadId id) const;
+
+  // Leading stripes of the chain that the host tier has now.
+  [[nodiscard]] uint32_t NumSealed(LoadId id) const { return Get(id).sealed; }
+
+  // The tail's rows, one stripe; null unless it has arrived, and everything before it too. Valid
+  // until End.
+  [[nodiscard]] const uint8_t* TailData(LoadId id) const;
+  [[nodiscard]] std::span<const TokenId> TailTokens(LoadId id) const;
   [[nodiscard]] uint32_t StripesHeld(LoadId id) const;
+
+  struct Info {
+    uint32_t num_stripes;  // brought so far
+    TimePoint started;
+  };
+
+  [[nodiscard]] Info InfoOf(LoadId id) const {
+    const Load& load = Get(id);
+    return {load.sealed - load.first, load.started};
+  }
+
   void End(LoadId id);
 
   // A completion or notice of the device.
@@ -89,6 +115,11 @@ class StripeLoader {
     TimePoint started;
     TimePoint deadline;
 
+    enum class Tail : uint8_t { kNone, kWaiting, kInFlight, kArrived, kLost };
+    Tail tail_state = Tail::kNone;
+    OpenTail tail;
+    disk::Ticket tail_ticket = 0;
+
     struct Stripe {
       disk::Ticket ticket = 0;
       bool arrived = false;
@@ -101,8 +132,11 @@ class StripeLoader {
   [[nodiscard]] const Load& Get(LoadId id) const;
   [[nodiscard]] Load& Get(LoadId id);
   Load& NewLoad();
-  [[nodiscard]] Duration TimeAllowed(uint32_t num_stripes, double prefill_rate) const;
+  [[nodiscard]] Duration TimeAllowed(uint32_t num_stripes,
+                                     std::optional<double> prefill_rate) const;
   void Submit(uint32_t place);
+  void SubmitTail(uint32_t place);
+  void LoseTail(Load& load);
   void SealArrived(Load& load);
   void ObserveRate(const Load& load);
   void Cut(Load& load, uint32_t end);

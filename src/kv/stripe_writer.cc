@@ -1,6 +1,9 @@
 #include "kv/stripe_writer.h"
 
 #include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <utility>
 
 #include "base/status_macros.h"
 
@@ -10,11 +13,31 @@ namespace {
 constexpr uint32_t kGatePlaces = uint32_t{1} << 16;
 // Stripes of a short prefix are written from this use on.
 constexpr uint32_t kMinUses = 2;
+// How long a store may wait for space or the queue, and how often it asks again meanwhile.
+constexpr std::chrono::seconds kLongestStall{10};
+constexpr std::chrono::milliseconds kRetryInterval{50};
+
+// Leaves nothing of other sequences in a stripe of which `num_rows` rows are in use.
+void ClearRowsBehind(const KvGeometry& geometry, uint32_t num_rows, uint8_t* stripe) {
+  for (uint32_t layer = 0; layer < geometry.num_layers; ++layer) {
+    for (uint32_t head = 0; head < geometry.num_kv_heads; ++head) {
+      for (uint32_t lane = num_rows; lane < kStripeTokens; ++lane) {
+        uint8_t* const row =
+            stripe + geometry.row_offset(layer, lane) + head * geometry.head_bytes();
+        std::memset(row, 0, geometry.row_bytes());
+        std::memset(row + geometry.v_offset(), 0, geometry.row_bytes());
+      }
+    }
+  }
+}
 
 }  // namespace
 
-StripeWriter::StripeWriter(const Options& options, KvStore& host, disk::DiskStore& disk)
-    : options_(options), host_(host), disk_(disk), gate_(kGatePlaces) {}
+StripeWriter::StripeWriter(const Options& options,
+                           KvStore& host,
+                           disk::DiskStore& disk,
+                           const Clock& clock)
+    : options_(options), host_(host), disk_(disk), clock_(clock), gate_(kGatePlaces) {}
 
 StripeWriter::~StripeWriter() {
   for (const Store& store : stores_) {
@@ -78,60 +101,153 @@ void StripeWriter::Offer(const PrefixChain& chain) {
   Submit(place);
 }
 
+bool StripeWriter::Save(SaveRequest&& request) {
+  const uint32_t place = Vacant();
+  if (place == options_.max_waiting) {
+    ++counters_.dropped;
+    return false;
+  }
+  Store& store = stores_[place];
+  store.active = true;
+  store.sequence = request.sequence;
+  store.chain = std::move(request.chain);
+  store.end = store.num_written = static_cast<uint32_t>(store.chain.keys.size());
+  store.save_tag = request.tag;
+  if (request.tail.has_value()) {
+    store.tail = *std::move(request.tail);
+    store.tail_state = Store::Tail::kWaiting;
+    ClearRowsBehind(host_.geometry(),
+                    static_cast<uint32_t>(store.tail.tokens.size()),
+                    host_.View(store.sequence).stripes[store.end]);
+  }
+  Submit(place);
+  return true;
+}
+
+std::vector<StripeWriter::SaveResult> StripeWriter::TakeSaved() {
+  return std::exchange(saved_, {});
+}
+
 void StripeWriter::Submit(uint32_t place) {
   Store& store = stores_[place];
-  for (; store.next < store.end; ++store.next) {
-    const uint32_t ordinal = store.next;
-    const disk::RecordId id = StripeRecordId(store.chain.keys[ordinal]);
-    if (disk_.ContainsOrStoring(id)) {
-      continue;
-    }
-    const SealedStripe stripe = host_.Sealed(store.sequence, ordinal);
-    const absl::StatusOr<disk::Ticket> ticket =
-        disk_.SubmitStore({.id = id,
-                           .parent = store.chain.Parent(ordinal),
-                           .method = kDenseMethod,
-                           .checksum = stripe.checksum,
-                           .ordinal = ordinal,
-                           .tokens = store.chain.Tokens(ordinal),
-                           .payload = {stripe.data, host_.geometry().stripe_bytes()},
-                           .tag = StripeTag{place, ordinal}.Pack()});
-    if (ticket.ok()) {
-      ++store.in_flight;
-      continue;
-    }
-    if (absl::IsAlreadyExists(ticket.status())) {
-      continue;
-    }
-    // A full queue empties; a full or failed device does not soon.
-    if (!absl::IsResourceExhausted(ticket.status()) ||
-        disk_.Stats().state != disk::TierState::kOk) {
-      Drop(store);
-    }
-    break;
+  while (store.next < store.end && SubmitStripe(place, store.next)) {
+    ++store.next;
+    store.stalled_since.reset();
   }
+  SubmitTail(place);
   FinishIfWritten(store);
 }
 
-void StripeWriter::Drop(Store& store) {
-  if (store.next < store.end) {
-    store.next = store.end;
-    ++counters_.dropped;
+bool StripeWriter::SubmitStripe(uint32_t place, uint32_t ordinal) {
+  Store& store = stores_[place];
+  const disk::RecordId id = StripeRecordId(store.chain.keys[ordinal]);
+  if (disk_.ContainsOrStoring(id)) {
+    return true;
+  }
+  const SealedStripe stripe = host_.Sealed(store.sequence, ordinal);
+  const absl::StatusOr<disk::Ticket> ticket =
+      disk_.SubmitStore({.id = id,
+                         .parent = store.chain.Parent(ordinal),
+                         .method = kDenseMethod,
+                         .checksum = stripe.checksum,
+                         .ordinal = ordinal,
+                         .tokens = store.chain.Tokens(ordinal),
+                         .payload = {stripe.data, host_.geometry().stripe_bytes()},
+                         .tag = StripeTag{place, ordinal}.Pack()});
+  if (ticket.ok()) {
+    ++store.in_flight;
+    return true;
+  }
+  if (absl::IsAlreadyExists(ticket.status())) {
+    return true;
+  }
+  Refused(store, ticket.status());
+  return false;
+}
+
+void StripeWriter::SubmitTail(uint32_t place) {
+  Store& store = stores_[place];
+  if (store.tail_state != Store::Tail::kWaiting || store.next < store.end) {
+    return;
+  }
+  const uint8_t* const data = host_.View(store.sequence).stripes[store.end];
+  const std::span<const uint8_t> payload(data, host_.geometry().stripe_bytes());
+  const Digest& parent = store.chain.Parent(store.end);
+  const absl::StatusOr<disk::Ticket> ticket =
+      disk_.SubmitStore({.id = TailRecordId(parent, store.tail.sub_id),
+                         .parent = parent,
+                         .method = kDenseMethod,
+                         .checksum = disk::ChecksumOf(payload),
+                         .ordinal = store.end,
+                         .tokens = store.tail.tokens,
+                         .payload = payload,
+                         .tag = StripeTag{place, kTailOrdinal}.Pack()});
+  if (ticket.ok()) {
+    ++store.in_flight;
+    store.tail_state = Store::Tail::kInFlight;
+    return;
+  }
+  Refused(store, ticket.status());
+}
+
+void StripeWriter::Refused(Store& store, const absl::Status& status) {
+  const TimePoint now = clock_.Now();
+  const TimePoint since = store.stalled_since.value_or(now);
+  store.stalled_since = since;
+  // A full queue empties; a full or failed device does not soon.
+  if (!absl::IsResourceExhausted(status) || disk_.Stats().state != disk::TierState::kOk ||
+      now - since >= kLongestStall) {
+    Drop(store);
   }
 }
 
+void StripeWriter::Drop(Store& store) {
+  if (!store.waits()) {
+    return;
+  }
+  store.num_written = std::min(store.num_written, store.next);
+  store.next = store.end;
+  if (store.tail_state == Store::Tail::kWaiting) {
+    store.tail_state = Store::Tail::kNone;
+  }
+  ++counters_.dropped;
+}
+
 void StripeWriter::Deliver(const disk::Completion& completion) {
-  Store& store = stores_[StripeTag::Unpack(completion.tag).place];
+  const auto [place, ordinal] = StripeTag::Unpack(completion.tag);
+  Store& store = stores_[place];
   SPINDLE_CHECK(store.active && store.in_flight > 0);
   --store.in_flight;
+  if (ordinal == kTailOrdinal) {
+    store.tail_state = completion.status.ok() ? Store::Tail::kWritten : Store::Tail::kNone;
+  } else if (!completion.status.ok()) {
+    store.num_written = std::min(store.num_written, ordinal);
+  }
   FinishIfWritten(store);
 }
 
 void StripeWriter::FinishIfWritten(Store& store) {
-  if (store.active && store.next == store.end && store.in_flight == 0) {
-    host_.Close(store.sequence);
-    store = Store();
+  if (!store.active || store.waits() || store.in_flight > 0) {
+    return;
   }
+  if (store.save_tag.has_value()) {
+    const bool whole = store.num_written == store.end;
+    saved_.push_back({.tag = *store.save_tag,
+                      .num_stripes = store.num_written,
+                      .tail = whole && store.tail_state == Store::Tail::kWritten});
+  }
+  host_.Close(store.sequence);
+  store = Store();
+}
+
+std::optional<TimePoint> StripeWriter::NextRetry() const {
+  if (!saved_.empty()) {
+    return clock_.Now();
+  }
+  const bool stalled = std::ranges::any_of(stores_, [](const Store& store) {
+    return store.active && store.stalled_since.has_value() && store.in_flight == 0;
+  });
+  return stalled ? std::optional(clock_.Now() + kRetryInterval) : std::nullopt;
 }
 
 void StripeWriter::Advance() {
@@ -144,7 +260,8 @@ void StripeWriter::Advance() {
 
 void StripeWriter::DropWaiting() {
   for (Store& store : stores_) {
-    if (store.active) {
+    const bool advances = store.save_tag.has_value() && store.in_flight > 0;
+    if (store.active && !advances) {
       Drop(store);
       FinishIfWritten(store);
     }
@@ -157,7 +274,7 @@ bool StripeWriter::HoldsStripes() const {
 
 absl::Status StripeWriter::CheckIntegrity() const {
   for (const Store& store : stores_) {
-    if (store.active && store.next == store.end && store.in_flight == 0) {
+    if (store.active && !store.waits() && store.in_flight == 0) {
       return absl::InternalError("disk tier: a store is written, but still pins stripes");
     }
   }

@@ -77,7 +77,7 @@ void DiskIndex::Link(EntryIdx place) {
   }
   live.first = place;
   live.bytes += entry.length();
-  live.kept_bytes += MustKeep(entry.kind) ? entry.length() : 0;
+  live.kept_bytes += MustKeep(entry) ? entry.length() : 0;
   ++live.records;
   live.last_use = std::max(live.last_use, entry.last_use);
   live_bytes_ += entry.length();
@@ -97,7 +97,7 @@ void DiskIndex::Unlink(EntryIdx place) {
     live.first = entry.segment_next;
   }
   live.bytes -= entry.length();
-  live.kept_bytes -= MustKeep(entry.kind) ? entry.length() : 0;
+  live.kept_bytes -= MustKeep(entry) ? entry.length() : 0;
   live_bytes_ -= entry.length();
   if (--live.records == 0) {
     segments_.erase(found);
@@ -118,6 +118,7 @@ EntryIdx DiskIndex::Put(const LogEntry& put, bool durable) {
     entry.key = put.id.key;
     entry.kind = put.id.kind;
     entry.sub_id = put.id.sub_id;
+    entry.retained = put.id.kind == RecordKind::kStripe && retained_.contains(put.id.key);
     entry.bucket_next = std::exchange(first, place);
     ++size_;
   }
@@ -145,6 +146,33 @@ void DiskIndex::Erase(EntryIdx place) {
   entry.kind = RecordKind{};
   entry.bucket_next = std::exchange(vacant_, place);
   --size_;
+}
+
+void DiskIndex::SetRetained(const Digest& stripe_key, bool retained) {
+  const EntryIdx place = Find({stripe_key, RecordKind::kStripe, 0});
+  if (place != kNoEntry) {
+    IndexEntry& entry = At(place);
+    entry.retained = retained;
+    uint64_t& kept_bytes = segments_.at(entry.segment).kept_bytes;
+    kept_bytes = retained ? kept_bytes + entry.length() : kept_bytes - entry.length();
+  }
+}
+
+void DiskIndex::Retain(const Digest& stripe_key) {
+  if (++retained_[stripe_key] == 1) {
+    SetRetained(stripe_key, true);
+  }
+}
+
+bool DiskIndex::Release(const Digest& stripe_key) {
+  const auto found = retained_.find(stripe_key);
+  SPINDLE_CHECK(found != retained_.end());
+  if (--found->second > 0) {
+    return false;
+  }
+  retained_.erase(found);
+  SetRetained(stripe_key, false);
+  return true;
 }
 
 uint64_t DiskIndex::DropSegment(uint32_t segment) {
@@ -196,9 +224,11 @@ std::vector<uint32_t> DiskIndex::Segments() const {
 uint64_t DiskIndex::memory_bytes() const {
   // A node of the segment map: links, hash, key and value.
   constexpr uint64_t kMapNodeBytes = 32 + sizeof(SegmentLive);
+  constexpr uint64_t kRetainedNodeBytes = 32 + sizeof(Digest) + sizeof(uint32_t);
   return chunks_.size() * kChunkEntries * sizeof(IndexEntry) + chunks_.capacity() * sizeof(Chunk) +
          buckets_.capacity() * sizeof(EntryIdx) + segments_.size() * kMapNodeBytes +
-         segments_.bucket_count() * sizeof(void*);
+         segments_.bucket_count() * sizeof(void*) + retained_.size() * kRetainedNodeBytes +
+         retained_.bucket_count() * sizeof(void*);
 }
 
 }  // namespace spindle::kv::disk

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 #include <memory>
 #include <unordered_map>
@@ -28,8 +29,9 @@ struct IndexEntry {
   uint32_t length_pages = 0;
   uint32_t header_crc = 0;
   uint32_t last_use = 0;
-  RecordKind kind{};     // zero = the place is vacant
-  bool durable = false;  // the journal has this place
+  RecordKind kind{};      // zero = the place is vacant
+  bool durable = false;   // the journal has this place
+  bool retained = false;  // somebody was promised that it stays
 
   // Links of the index.
   EntryIdx bucket_next = kNoEntry;
@@ -49,6 +51,20 @@ struct IndexEntry {
 [[nodiscard]] inline bool MustKeep(RecordKind kind) {
   return kind == RecordKind::kSession || kind == RecordKind::kOpenTail;
 }
+
+// The collector copies and never drops it.
+[[nodiscard]] inline bool MustKeep(const IndexEntry& entry) {
+  return entry.retained || MustKeep(entry.kind);
+}
+
+// A digest is as good as random, so any 8 bytes of it choose a bucket.
+struct DigestHash {
+  [[nodiscard]] size_t operator()(const Digest& digest) const {
+    uint64_t bits = 0;
+    std::memcpy(&bits, digest.data(), sizeof(bits));
+    return bits;
+  }
+};
 
 // What of a segment is still referred to.
 struct SegmentLive {
@@ -76,6 +92,13 @@ class DiskIndex {
   void MarkDurable(EntryIdx entry) { At(entry).durable = true; }
 
   void Erase(EntryIdx entry);
+
+  // The stripe with this key is kept (MustKeep) until Release was called as often, whether it is
+  // there already or comes later. Not part of what is on disk.
+  void Retain(const Digest& stripe_key);
+
+  // True when nobody retains it any more. REQUIRES: Retain was called more often.
+  bool Release(const Digest& stripe_key);
 
   // Erases all entries of the segment; returns how many.
   uint64_t DropSegment(uint32_t segment);
@@ -114,6 +137,9 @@ class DiskIndex {
 
   [[nodiscard]] uint64_t live_bytes() const { return live_bytes_; }
 
+  // Stripes that are retained, here or not.
+  [[nodiscard]] uint64_t num_retained() const { return retained_.size(); }
+
   // Heap bytes of the index.
   [[nodiscard]] uint64_t memory_bytes() const;
 
@@ -130,12 +156,14 @@ class DiskIndex {
   void Grow();
   void Link(EntryIdx entry);    // into its segment's list
   void Unlink(EntryIdx entry);  // from its segment's list
+  void SetRetained(const Digest& stripe_key, bool retained);
 
   std::vector<Chunk> chunks_;
   std::vector<EntryIdx> buckets_;  // a power of two
   std::unordered_map<uint32_t, SegmentLive> segments_;
-  EntryIdx vacant_ = kNoEntry;  // list through bucket_next
-  uint32_t num_places_ = 0;     // ever used
+  std::unordered_map<Digest, uint32_t, DigestHash> retained_;  // how often
+  EntryIdx vacant_ = kNoEntry;                                 // list through bucket_next
+  uint32_t num_places_ = 0;                                    // ever used
   uint64_t size_ = 0;
   uint64_t live_bytes_ = 0;
   uint32_t use_clock_ = 0;

@@ -349,6 +349,18 @@ bool DiskStore::Erase(const RecordId& id) {
   return impl_->Erase(id);
 }
 
+void DiskStore::Retain(const Digest& stripe_key) {
+  impl_->Retain(stripe_key);
+}
+
+bool DiskStore::Release(const Digest& stripe_key) {
+  return impl_->Release(stripe_key);
+}
+
+uint64_t DiskStore::RetainedBytes() const {
+  return impl_->RetainedBytes();
+}
+
 void DiskStore::Touch(const RecordId& id) {
   impl_->Touch(id);
 }

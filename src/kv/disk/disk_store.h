@@ -136,6 +136,16 @@ class DiskStore {
   // The record is not found any more; true if it was there. Running loads of it end as they would.
   bool Erase(const RecordId& id);
 
+  // The stripe with this key is copied rather than dropped by the collector until Release was
+  // called as often, whether it is there already or comes later. Lasts as long as this object.
+  void Retain(const Digest& stripe_key);
+
+  // True when nobody retains the stripe any more. REQUIRES: Retain was called more often.
+  bool Release(const Digest& stripe_key);
+
+  // Bytes that the stripes retained now take, or will take.
+  [[nodiscard]] uint64_t RetainedBytes() const;
+
   // Marks a record as used, so that it is collected later.
   void Touch(const RecordId& id);
 

@@ -80,6 +80,8 @@ std::vector<uint8_t> EncodeSession(const SessionManifest& session) {
   Append(&out, session.created_s);
   Append(&out, session.last_used_s);
   Append(&out, session.ttl_s);
+  Append(&out, static_cast<uint8_t>(session.pinned ? 1 : 0));
+  Append(&out, session.root);
   Append(&out, static_cast<uint64_t>(session.tokens.size()));
   for (const TokenId token : session.tokens) {
     Append(&out, token);
@@ -101,9 +103,12 @@ absl::StatusOr<SessionManifest> DecodeSession(std::span<const uint8_t> bytes) {
   session.created_s = reader.Take<uint64_t>();
   session.last_used_s = reader.Take<uint64_t>();
   session.ttl_s = reader.Take<uint64_t>();
+  const auto pinned = reader.Take<uint8_t>();
+  session.pinned = pinned == 1;
+  session.root = reader.Take<Digest>();
   session.tokens = reader.TakeList<TokenId>();
   session.stripe_keys = reader.TakeList<Digest>();
-  if (!reader.ok || version != kManifestVersion || !reader.bytes.empty() ||
+  if (!reader.ok || version != kManifestVersion || !reader.bytes.empty() || pinned > 1 ||
       session.stripe_keys.size() > session.tokens.size() / kStripeTokens) {
     return absl::DataLossError("damaged session manifest");
   }

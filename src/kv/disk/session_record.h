@@ -19,15 +19,17 @@ struct SessionManifest {
   std::string id{};
   std::string tenant{};
   std::vector<TokenId> tokens{};
+  Digest root{};                      // that the keys start from
   std::vector<Digest> stripe_keys{};  // of its full stripes, in order
   uint64_t tail_sub_id = 0;           // RecordId::sub_id of the open tail; 0 = none
   uint64_t created_s = 0;
   uint64_t last_used_s = 0;
-  uint64_t ttl_s = 0;  // 0 = never ends
+  uint64_t ttl_s = 0;   // 0 = never ends
+  bool pinned = false;  // does not end while this holds
 
   // A clock that was set back makes no session old.
   [[nodiscard]] bool Expired(uint64_t now_s) const {
-    return ttl_s != 0 && now_s > last_used_s && now_s - last_used_s >= ttl_s;
+    return !pinned && ttl_s != 0 && now_s > last_used_s && now_s - last_used_s >= ttl_s;
   }
 
   bool operator==(const SessionManifest&) const = default;

@@ -153,7 +153,7 @@ void DiskStore::Impl::StartCollecting(Segment& victim) {
   const SegmentLive live = index_.Live(victim.number);
   const bool copy_all = live.bytes * kCopyShareInverse <= victim.end;
   for (EntryIdx entry = live.first; entry != kNoEntry; entry = index_.Get(entry).segment_next) {
-    if (copy_all || MustKeep(index_.Get(entry).kind)) {
+    if (copy_all || MustKeep(index_.Get(entry))) {
       to_copy_.push_back(index_.Get(entry).id());
     }
   }

@@ -57,6 +57,15 @@ class DiskStore::Impl {
   void Cancel(Ticket ticket);
   size_t Poll(std::span<Completion> out);
   bool Erase(const RecordId& id);
+
+  void Retain(const Digest& stripe_key) { index_.Retain(stripe_key); }
+
+  bool Release(const Digest& stripe_key) { return index_.Release(stripe_key); }
+
+  [[nodiscard]] uint64_t RetainedBytes() const {
+    return index_.num_retained() * (stripe_header_bytes_ + identity_.geometry.stripe_bytes());
+  }
+
   void Touch(const RecordId& id);
   void ForEach(RecordKind kind, const std::function<void(const RecordId&)>& visit) const;
   void Tick();

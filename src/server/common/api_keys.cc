@@ -184,7 +184,7 @@ std::variant<ApiKeys::Grant, AuthFailure> ApiKeys::Authenticate(
     grant.tenant = ToHex(match->entry.digest).substr(0, kTenantDigits);
     grant.min_priority = match->entry.min_priority;
     grant.admin = match->entry.admin;
-    grant.retention = match->entry.retention;
+    grant.retention = match->entry.retention || match->entry.admin;
     grant.trusted = match->entry.trusted;
     grant.state = std::move(match);
   }

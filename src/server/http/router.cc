@@ -1,5 +1,6 @@
 #include "server/http/router.h"
 
+#include <algorithm>
 #include <array>
 #include <optional>
 #include <utility>
@@ -49,6 +50,7 @@ constexpr std::array kRows = {
     Row{"/admin/cache/reset", EndpointId::kAdminCacheReset, false, true, Access::kAdmin, true},
     Row{"/admin/drain", EndpointId::kAdminDrain, false, true, Access::kAdmin, true},
     Row{"/admin/log-level", EndpointId::kAdminLogLevel, false, true, Access::kAdmin, true},
+    Row{"/admin/sessions", EndpointId::kAdminSessions, false, true, Access::kAdmin},
 };
 
 constexpr std::string_view kV1 = "/v1";
@@ -89,6 +91,30 @@ bool Consume(std::string_view prefix, std::string_view* path) {
   return true;
 }
 
+// /admin/sessions/{id} and what can be done with it; `id` is what follows the prefix.
+Route ResolveSession(std::string_view* id) {
+  struct Verb {
+    std::string_view suffix;
+    EndpointId endpoint;
+  };
+
+  constexpr std::array kVerbs = {Verb{"/restore", EndpointId::kAdminSessionRestore},
+                                 Verb{"/pin", EndpointId::kAdminSessionPin},
+                                 Verb{"/unpin", EndpointId::kAdminSessionUnpin}};
+  Route route;
+  route.access = Access::kAdmin;
+  route.endpoint = EndpointId::kAdminSession;
+  for (const Verb& verb : kVerbs) {
+    if (id->ends_with(verb.suffix)) {
+      id->remove_suffix(verb.suffix.size());
+      route.endpoint = verb.endpoint;
+      route.post = true;
+    }
+  }
+  route.deletes = !route.post;
+  return route;
+}
+
 // Paths with an id in them.
 std::optional<Route> ResolveWithArgument(std::string_view path, bool v1) {
   Route route;
@@ -101,6 +127,8 @@ std::optional<Route> ResolveWithArgument(std::string_view path, bool v1) {
     route.endpoint = EndpointId::kAdminCancel;
     route.access = Access::kAdmin;
     route.post = true;
+  } else if (!v1 && Consume("/admin/sessions/", &id)) {
+    route = ResolveSession(&id);
   } else {
     return std::nullopt;
   }
@@ -142,12 +170,34 @@ std::string_view TargetPath(std::string_view target) {
   return target.substr(0, target.find_first_of("?#"));
 }
 
+std::optional<std::string_view> QueryValue(std::string_view target, std::string_view name) {
+  const size_t mark = target.find('?');
+  std::string_view query = mark == std::string_view::npos ? "" : target.substr(mark + 1);
+  query = query.substr(0, query.find('#'));
+  while (!query.empty()) {
+    const std::string_view pair = query.substr(0, query.find('&'));
+    if (pair.starts_with(name) && pair.substr(name.size()).starts_with('=')) {
+      return pair.substr(name.size() + 1);
+    }
+    query.remove_prefix(std::min(query.size(), pair.size() + 1));
+  }
+  return std::nullopt;
+}
+
 std::string_view EndpointLabel(EndpointId endpoint) {
   switch (endpoint) {
     case EndpointId::kModel:
       return "/v1/models/{id}";
     case EndpointId::kAdminCancel:
       return "/admin/requests/{id}/cancel";
+    case EndpointId::kAdminSession:
+      return "/admin/sessions/{id}";
+    case EndpointId::kAdminSessionRestore:
+      return "/admin/sessions/{id}/restore";
+    case EndpointId::kAdminSessionPin:
+      return "/admin/sessions/{id}/pin";
+    case EndpointId::kAdminSessionUnpin:
+      return "/admin/sessions/{id}/unpin";
     case EndpointId::kOptions:
       return "options";
     case EndpointId::kUnknown:
@@ -195,7 +245,9 @@ Route Router::Resolve(std::string_view method, std::string_view target) const {
   if (route->endpoint == EndpointId::kMetrics && metrics_auth_) {
     route->access = Access::kKey;
   }
-  route->method_allowed = route->post ? method == "POST" : (method == "GET" || method == "HEAD");
+  route->method_allowed =
+      route->post ? method == "POST"
+                  : method == "GET" || method == "HEAD" || (route->deletes && method == "DELETE");
   return *std::move(route);
 }
 

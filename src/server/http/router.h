@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -31,6 +32,11 @@ enum class EndpointId : uint8_t {
   kAdminCacheReset,
   kAdminDrain,
   kAdminLogLevel,
+  kAdminSessions,
+  kAdminSession,
+  kAdminSessionRestore,
+  kAdminSessionPin,
+  kAdminSessionUnpin,
   kOptions,  // any path
   kUnknown,
 };
@@ -43,12 +49,15 @@ struct Route {
   EndpointId endpoint = EndpointId::kUnknown;
   Access access = Access::kKey;  // unknown paths need a key: probing tells nothing
   bool post = false;             // POST, else GET and HEAD
+  bool deletes = false;          // DELETE beside GET and HEAD
   bool method_allowed = false;   // false with a known endpoint: 405
   bool needs_model = false;      // inference: refused while loading or draining
   std::string argument;          // decoded {id} of the path
 
   // The value of the Allow header.
-  [[nodiscard]] std::string_view Allow() const { return post ? "POST" : "GET, HEAD"; }
+  [[nodiscard]] std::string_view Allow() const {
+    return post ? "POST" : deletes ? "GET, HEAD, DELETE" : "GET, HEAD";
+  }
 };
 
 class Router {
@@ -67,6 +76,10 @@ class Router {
 
 // Canonical path of an endpoint: label of metrics, never text from a request.
 [[nodiscard]] std::string_view EndpointLabel(EndpointId endpoint);
+
+// The value of a parameter in a target's query, not decoded; nothing when it is not there.
+[[nodiscard]] std::optional<std::string_view> QueryValue(std::string_view target,
+                                                         std::string_view name);
 
 // The path of a target: absolute form reduced to its path, query cut off; not decoded.
 [[nodiscard]] std::string_view TargetPath(std::string_view target);

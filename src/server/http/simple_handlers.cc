@@ -133,6 +133,7 @@ Response Preflight(const ServerContext& context, const RequestHead& head) {
 Response HandleSimple(ServerContext& context,
                       const Route& route,
                       const RequestHead& head,
+                      const ApiKeys::Grant& grant,
                       std::string_view body) {
   Backend& backend = *context.backend;
   switch (route.endpoint) {
@@ -173,6 +174,12 @@ Response HandleSimple(ServerContext& context,
       return Drain(context);
     case EndpointId::kAdminLogLevel:
       return SetLogLevel(body);
+    case EndpointId::kAdminSessions:
+    case EndpointId::kAdminSession:
+    case EndpointId::kAdminSessionRestore:
+    case EndpointId::kAdminSessionPin:
+    case EndpointId::kAdminSessionUnpin:
+      return HandleSession(context, route, head, grant);
     case EndpointId::kOptions:
       return Preflight(context, head);
     case EndpointId::kChatCompletions:

@@ -16,7 +16,14 @@ namespace spindle::server {
 [[nodiscard]] Response HandleSimple(ServerContext& context,
                                     const Route& route,
                                     const RequestHead& head,
+                                    const ApiKeys::Grant& grant,
                                     std::string_view body);
+
+// Administration of sessions. REQUIRES: `route` is one of theirs.
+[[nodiscard]] Response HandleSession(ServerContext& context,
+                                     const Route& route,
+                                     const RequestHead& head,
+                                     const ApiKeys::Grant& grant);
 
 // Checks 2-5 of the order of checks on a request head, after routing. `loopback`: the peer is on
 // this machine. On success `*grant` tells who asks.

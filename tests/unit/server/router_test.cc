@@ -1,5 +1,6 @@
 #include "server/http/router.h"
 
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -27,6 +28,30 @@ TEST(Router, ArgumentsAreDecodedOnce) {
   EXPECT_EQ(router.Resolve("GET", "/v1/models/").endpoint, EndpointId::kUnknown);
   EXPECT_EQ(router.Resolve("POST", "/admin/requests/r:1/cancel").argument, "r:1");
   EXPECT_EQ(router.Resolve("POST", "/admin/requests//cancel").endpoint, EndpointId::kUnknown);
+}
+
+TEST(Router, Sessions) {
+  const Router router("", true, false);
+  const Route one = router.Resolve("DELETE", "/admin/sessions/a%2Fb?tenant=t");
+  EXPECT_EQ(one.endpoint, EndpointId::kAdminSession);
+  EXPECT_EQ(one.argument, "a/b");
+  EXPECT_TRUE(one.method_allowed);
+  EXPECT_EQ(one.Allow(), "GET, HEAD, DELETE");
+  EXPECT_EQ(one.access, Access::kAdmin);
+  EXPECT_FALSE(router.Resolve("PUT", "/admin/sessions/a").method_allowed);
+  EXPECT_EQ(router.Resolve("POST", "/admin/sessions/restore").argument, "restore");
+  EXPECT_EQ(router.Resolve("POST", "/admin/sessions//restore").endpoint, EndpointId::kUnknown);
+  EXPECT_EQ(router.Resolve("POST", "/admin/sessions/a/unpin").endpoint,
+            EndpointId::kAdminSessionUnpin);
+}
+
+TEST(Router, QueryValues) {
+  EXPECT_EQ(QueryValue("/a?tenant=x", "tenant"), "x");
+  EXPECT_EQ(QueryValue("/a?b=1&tenant=*#f", "tenant"), "*");
+  EXPECT_EQ(QueryValue("/a?tenant=", "tenant"), "");
+  EXPECT_EQ(QueryValue("/a?tenants=x&tenan=y", "tenant"), std::nullopt);
+  EXPECT_EQ(QueryValue("/a", "tenant"), std::nullopt);
+  EXPECT_EQ(QueryValue("/a?&&", "tenant"), std::nullopt);
 }
 
 TEST(Router, FixedPathsAreNotDecoded) {
