@@ -100,9 +100,8 @@ TEST_P(GgufRefusals, NamesTheDamage) {
 
 constexpr uint64_t kHuge = uint64_t{1} << 62;
 
-std::vector<Refusal> Refusals() {
+std::vector<Refusal> HeadRefusals() {
   using enum absl::StatusCode;
-  constexpr uint32_t kF32 = GgufBuilder::kTensorF32;
   constexpr uint32_t kArray = GgufBuilder::kTypeArray;
   std::vector<uint8_t> long_key = GgufBuilder().Build();
   long_key[16] = 1;                                          // one entry …
@@ -141,6 +140,13 @@ std::vector<Refusal> Refusals() {
        "element 0 of 'k'"},
       {"AlignmentZero", GgufBuilder().Uint("general.alignment", 0).Build(), kDataLoss, "alignment"},
       {"AlignmentOdd", GgufBuilder().Uint("general.alignment", 48).Build(), kDataLoss, "alignment"},
+  };
+}
+
+std::vector<Refusal> TensorRefusals() {
+  using enum absl::StatusCode;
+  constexpr uint32_t kF32 = GgufBuilder::kTensorF32;
+  return {
       {"NoDimension", GgufBuilder().TensorAt("t", {}, kF32, 0).Data(64).Build(), kDataLoss, "'t'"},
       {"ManyDimensions",
        GgufBuilder().TensorAt("t", {1, 1, 1, 1, 1}, kF32, 0).Data(64).Build(),
@@ -187,6 +193,13 @@ std::vector<Refusal> Refusals() {
        kDataLoss,
        "'t' appears twice"},
   };
+}
+
+std::vector<Refusal> Refusals() {
+  std::vector<Refusal> refusals = HeadRefusals();
+  const std::vector<Refusal> tensors = TensorRefusals();
+  refusals.insert(refusals.end(), tensors.begin(), tensors.end());
+  return refusals;
 }
 
 INSTANTIATE_TEST_SUITE_P(Rows, GgufRefusals, testing::ValuesIn(Refusals()), [](const auto& row) {
