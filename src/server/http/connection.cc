@@ -2,6 +2,8 @@
 #include "server/http/connection.h"
 
 #include <algorithm>
+#include <chrono>
+#include <string>
 #include <utility>
 
 #include <boost/asio/post.hpp>
@@ -22,6 +24,10 @@ constexpr uint64_t kMinBodyProgressBytes = 1024;
 ParserLimits LimitsOf(const HttpOptions& options) {
   return ParserLimits{
       options.max_request_line_bytes, options.max_header_bytes, options.max_body_bytes};
+}
+
+int64_t ToMilliseconds(Duration time) {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(time).count();
 }
 
 }  // namespace
@@ -200,6 +206,7 @@ void Connection::UpdateReadTimer() {
     case Phase::kIdle:
       if (parser_.started()) {
         phase_ = Phase::kHead;
+        head_begun_ = context_.clock.Now();
         ArmReadTimer(options.header_timeout);
       } else {
         ArmReadTimer(IdleTimeout());
@@ -251,9 +258,19 @@ void Connection::OnReadTimeout() {
   if (phase_ == Phase::kHead || phase_ == Phase::kBody) {
     if (!exchange_.has_value()) {
       BeginExchange();
+      exchange_->begun = head_begun_;
     }
-    Response response =
-        ErrorResponse(MakeError(408, "request_timeout", "The request did not arrive in time."));
+    const bool in_head = phase_ == Phase::kHead;
+    serving::ApiError error =
+        MakeError(408,
+                  "request_timeout",
+                  std::string("The request did not arrive in time: ") +
+                      (in_head ? "its head" : "the next part of its body") + " took longer than " +
+                      std::to_string(ToMilliseconds(in_head ? context_.options.header_timeout
+                                                            : context_.options.body_timeout)) +
+                      " ms.");
+    error.extras = {{"total_ms", ToMilliseconds(context_.clock.Now() - exchange_->begun)}};
+    Response response = ErrorResponse(error);
     response.close = true;
     Respond(std::move(response));
     return;

@@ -37,7 +37,7 @@ struct Exchange {
   Route route;
   ApiKeys::Grant grant;
   ApiKeys::Slot slot;
-  TimePoint begun;     // head complete
+  TimePoint begun;     // head complete, or its first byte where it never was
   TimePoint received;  // last body byte
   AccessRecord record;
   std::vector<std::pair<std::string, std::string>> headers;  // for its answer
@@ -146,7 +146,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool end_after_write_ = false;  // linger once everything is sent
   bool parsing_ = false;          // guards ProcessInput against recursion
 
-  std::array<char, size_t{16} << 10> read_buffer_;
+  std::array<char, kConnectionReadBytes> read_buffer_;
   bool reading_ = false;
   std::string input_;  // received, not yet parsed
   uint64_t lingered_bytes_ = 0;
@@ -161,6 +161,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   boost::asio::steady_timer read_timer_;
   boost::asio::steady_timer write_timer_;
   boost::asio::steady_timer keep_alive_timer_;
+  TimePoint head_begun_;          // first byte of a head that came in pieces
   uint64_t body_mark_bytes_ = 0;  // body bytes when the body timer was armed
   TimePoint last_sent_;
 };

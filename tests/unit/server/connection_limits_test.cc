@@ -9,6 +9,7 @@
 #include <vector>
 
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include "server/http/response.h"
 #include "unit/server/http_test_server.h"
@@ -27,6 +28,11 @@ TEST(ConnectionLimits, SlowHeadersAnswer408AndClose) {
   const RawResponse response = client.Read();
   EXPECT_EQ(response.status, 408);
   EXPECT_EQ(ErrorCode(response), "request_timeout");
+  const auto error = nlohmann::json::parse(response.body)["error"];
+  EXPECT_GE(error["total_ms"], 30);
+  EXPECT_LT(error["total_ms"], 60000);
+  EXPECT_EQ(error["message"],
+            "The request did not arrive in time: its head took longer than 30 ms.");
   EXPECT_EQ(response.Header("connection"), "close");
   EXPECT_EQ(client.ReadAll(), "");
 }
