@@ -83,6 +83,7 @@ void CompletionService::SetServedModel(ServedModel model) {
   // Files pad either side; an id must have both a text and an embedding.
   model_->facts.vocab_size = std::min(model_->tokenizer->vocab_size(), config.vocab_size);
   model_->facts.max_model_len = config.max_model_len;
+  model_->facts.keeps_sessions = model_->engine->keeps_sessions();
   model_->facts.max_text_bytes =
       uint64_t{config.max_model_len} * LongestTokenBytes(*model_->tokenizer);
   fingerprint_ = ComputeFingerprint(options_, *model_);
@@ -303,6 +304,9 @@ engine::EngineRequest CompletionService::ToEngineRequest(const PreparedRequest& 
                .tenant = caller.tenant,
                .salt = request.cache_salt});
   out.cache_prompt = request.cache_prompt;
+  if (request.retention_seconds > 0) {
+    out.retention = engine::Retention{{caller.tenant, request.session}, request.retention_seconds};
+  }
   out.max_tokens_given = request.max_tokens_given;
   out.may_stop_early = !request.stop.empty();
   out.report_progress = request.progress;

@@ -48,6 +48,7 @@ struct Caller {
   std::string tenant;        // separates prefix caches between keys; empty without keys
   std::string key_name;      // for logs
   int32_t min_priority = 0;  // smallest priority value the key may send
+  bool retention = false;    // the key may have its KV kept beyond its requests
   TimePoint received;        // last body byte
   std::optional<TimePoint> deadline;
 };
@@ -73,9 +74,12 @@ struct PreparedRequest {
   bool include_usage = false;
   bool continuous_usage = false;
   bool progress = false;
+  bool stats = false;  // spindle.stats summary
   bool return_token_ids = false;
   bool cache_prompt = true;
   std::string cache_salt;
+  uint64_t retention_seconds = 0;  // > 0: the KV is kept on disk
+  std::string session;             // under this name; empty = one that follows from the content
   int32_t priority = 0;
   uint32_t best_of = 0;                     // > n: the n best by mean log-probability are returned
   std::vector<std::string> ignored_fields;  // x-spindle-ignored: at most 16 names, made header-safe

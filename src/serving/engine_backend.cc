@@ -21,6 +21,8 @@ class RealBackend final : public EngineBackend {
     return engine_->kv_geometry();
   }
 
+  [[nodiscard]] bool keeps_sessions() const override { return engine_->keeps_sessions(); }
+
   [[nodiscard]] engine::SubmitResult Submit(engine::EngineRequest request) override {
     return engine_->Submit(std::move(request));
   }

@@ -15,6 +15,7 @@ class EngineBackend {
   [[nodiscard]] virtual const model::ModelConfig& model_config() const = 0;
   [[nodiscard]] virtual const Digest& model_fingerprint() const = 0;
   [[nodiscard]] virtual const kv::KvGeometry& kv_geometry() const = 0;
+  [[nodiscard]] virtual bool keeps_sessions() const = 0;
   [[nodiscard]] virtual engine::SubmitResult Submit(engine::EngineRequest request) = 0;
   [[nodiscard]] virtual engine::EngineLoad Load() const = 0;
   virtual void BeginDrain() = 0;

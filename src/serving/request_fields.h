@@ -23,6 +23,7 @@ struct ModelFacts {
   uint32_t max_model_len = 0;
   // No text of more bytes fits the context: as many of the longest tokens as it holds.
   uint64_t max_text_bytes = 0;
+  bool keeps_sessions = false;  // there is a disk tier
   // Sampling defaults of its generation configuration.
   std::optional<float> temperature;
   std::optional<float> top_p;

@@ -102,6 +102,8 @@ class EngineWorld {
     uint32_t max_model_len = 4096;
     std::optional<kv::disk::DiskOptions> disk = std::nullopt;  // a disk tier
     kv::disk::DiskFiles* files = nullptr;                      // of the disk tier
+    kv::SessionOptions sessions = {};
+    Digest fingerprint{};  // of the model, as the disk tier sees it
   };
 
   explicit EngineWorld(const Options& options)
@@ -119,6 +121,7 @@ class EngineWorld {
               runner,
               *store,
               disk.get(),
+              /*fast=*/nullptr,
               NaiveLogitKernels(),
               end_tokens_,
               metrics,
@@ -172,8 +175,13 @@ class EngineWorld {
     if (!options_.disk.has_value()) {
       return nullptr;
     }
-    auto tier = kv::DiskTier::Open(
-        {}, *options_.disk, {.geometry = store->geometry()}, *options_.files, clock, *store);
+    auto tier =
+        kv::DiskTier::Open({.sessions = options_.sessions},
+                           *options_.disk,
+                           {.fingerprint = options_.fingerprint, .geometry = store->geometry()},
+                           *options_.files,
+                           clock,
+                           *store);
     SPINDLE_CHECK(tier.ok());
     return *std::move(tier);
   }

@@ -24,6 +24,15 @@ enum class Tool : uint8_t {
   kCountInputTokens
 };
 
+// What can be asked about sessions.
+struct SessionCall {
+  enum class Action : uint8_t { kList, kGet, kRestore, kPin, kUnpin, kDelete };
+
+  Action action = Action::kList;
+  std::optional<std::string> tenant;  // nothing: of all (kList only)
+  std::string id;                     // unless kList
+};
+
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -51,6 +60,7 @@ class Backend {
   [[nodiscard]] virtual serving::Result<std::string> ListRequests() const = 0;
   [[nodiscard]] virtual serving::Result<std::string> KvReport() const = 0;
   [[nodiscard]] virtual serving::Result<std::string> ResetCache() = 0;
+  [[nodiscard]] virtual serving::Result<std::string> Sessions(const SessionCall& call) = 0;
   // False when no such request is active.
   virtual bool CancelRequest(const std::string& id) = 0;
 };

@@ -158,7 +158,7 @@ void Connection::OnBody() {
   } else if (const auto endpoint = GenerationEndpoint(route.endpoint); endpoint.has_value()) {
     StartGeneration(context_.backend->Prepare(*endpoint, parser_.body(), CallerOfExchange()));
   } else {
-    Respond(HandleSimple(context_, route, parser_.head(), parser_.body()));
+    Respond(HandleSimple(context_, route, parser_.head(), exchange_->grant, parser_.body()));
   }
 }
 
@@ -167,6 +167,7 @@ void Connection::ServeLargeBody() {
   struct Work {
     Route route;
     RequestHead head;
+    ApiKeys::Grant grant;
     serving::Caller caller;
     std::string body;
     LargeBodies::Lease lease;
@@ -174,6 +175,7 @@ void Connection::ServeLargeBody() {
 
   auto work = std::make_shared<Work>(Work{exchange_->route,
                                           parser_.head(),
+                                          exchange_->grant,
                                           CallerOfExchange(),
                                           std::move(parser_.body()),
                                           std::move(exchange_->body_lease)});
@@ -197,7 +199,8 @@ void Connection::ServeLargeBody() {
       });
     } else {
       auto response =
-          std::make_shared<Response>(HandleSimple(context, work->route, work->head, work->body));
+          std::make_shared<Response>(
+              HandleSimple(context, work->route, work->head, work->grant, work->body));
       boost::asio::post(executor, [weak, serial, response] {
         const auto self = weak.lock();
         if (self != nullptr && self->StillServing(serial)) {
@@ -287,6 +290,7 @@ serving::Caller Connection::CallerOfExchange() const {
   caller.tenant = exchange_->grant.tenant;
   caller.key_name = exchange_->grant.name;
   caller.min_priority = exchange_->grant.min_priority;
+  caller.retention = exchange_->grant.retention;
   caller.received = exchange_->received;
   return caller;
 }

@@ -258,4 +258,16 @@ serving::Result<std::string> ScriptedBackend::GetModel(std::string_view id) cons
   return std::string(R"({"id":"org/smol model"})");
 }
 
+serving::Result<std::string> ScriptedBackend::Sessions(const SessionCall& call) {
+  if (call.id == "none") {
+    serving::ApiError error;
+    error.http_status = 404;
+    error.type = "not_found_error";
+    error.code = "not_found";
+    return error;
+  }
+  return R"({"call":")" + std::to_string(static_cast<int>(call.action)) + " " +
+         call.tenant.value_or("all") + " " + call.id + R"("})";
+}
+
 }  // namespace spindle::server

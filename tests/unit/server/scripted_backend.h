@@ -88,6 +88,9 @@ class ScriptedBackend final : public Backend {
 
   serving::Result<std::string> ResetCache() override { return std::string(R"({"freed_pages":3})"); }
 
+  // {"call":"ACTION TENANT ID"}, actions by number; 404 for the id "none".
+  serving::Result<std::string> Sessions(const SessionCall& call) override;
+
   bool CancelRequest(const std::string& id) override { return id == "known"; }
 
  private:

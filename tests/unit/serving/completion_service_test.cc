@@ -228,6 +228,44 @@ TEST(CompletionServiceTest, StartSubmitsOneEngineRequestPerPrompt) {
   EXPECT_EQ(started.value()->usage().prompt_tokens, 3U);
 }
 
+TEST(CompletionServiceTest, RetentionReachesTheEngineUnderTheTenant) {
+  FakeService service;
+  service.caller.tenant = "t";
+  const auto start = [&](std::string_view fields) {
+    const PreparedRequest request = MustPrepare(
+        service, Endpoint::kCompletions, R"({"prompt":"a",)" + std::string(fields) + "}");
+    EXPECT_TRUE(service.api.Start(request, service.caller).ok());
+    return service.engine->requests.back().retention;
+  };
+  EXPECT_FALSE(start(R"("spindle":{"kv":{"retention_seconds":0}})").has_value());
+  const auto unnamed = start(R"("spindle":{"kv":{"retention_seconds":7}})");
+  ASSERT_TRUE(unnamed.has_value());
+  EXPECT_EQ(unnamed->seconds, 7U);
+  EXPECT_EQ(unnamed->session.id, "");
+  const auto named = start(R"("spindle":{"kv":{"session":"chat"}})");
+  ASSERT_TRUE(named.has_value());
+  EXPECT_EQ(named->seconds, 86400U);
+  EXPECT_EQ(named->session.tenant, "t");
+  EXPECT_EQ(named->session.id, "chat");
+}
+
+TEST(CompletionServiceTest, RetentionNeedsPermission) {
+  FakeService service;
+  service.caller.retention = false;
+  for (const char* field : {"retention_seconds\":5", "session\":\"a\""}) {
+    const auto result = service.Prepare(
+        Endpoint::kCompletions,
+        R"({"prompt":"a","spindle":{"kv":{")" + std::string(field) + "}}}");
+    ASSERT_FALSE(result.ok());
+    EXPECT_EQ(result.error().http_status, 403);
+    EXPECT_EQ(result.error().code, "insufficient_permissions");
+  }
+  EXPECT_TRUE(service
+                  .Prepare(Endpoint::kCompletions,
+                           R"({"prompt":"a","spindle":{"kv":{"retention_seconds":0}}})")
+                  .ok());
+}
+
 TEST(CompletionServiceTest, ADefaultLimitIsCutToEachPromptsRest) {
   FakeService service;
   const PreparedRequest request = MustPrepare(

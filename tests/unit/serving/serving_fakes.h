@@ -288,6 +288,8 @@ class FakeEngine final : public EngineBackend {
 
   const kv::KvGeometry& kv_geometry() const override { return geometry_; }
 
+  bool keeps_sessions() const override { return true; }
+
   engine::SubmitResult Submit(engine::EngineRequest request) override {
     requests.push_back(std::move(request));
     if (refusal.has_value() && requests.size() > accepted_before_refusal) {
@@ -370,6 +372,7 @@ struct FakeService {
                 .tenant = {},
                 .key_name = {},
                 .min_priority = 0,
+                .retention = true,
                 .received = TimePoint(),
                 .deadline = {}};
   FakeEngine* engine = nullptr;           // owned by api
