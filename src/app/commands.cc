@@ -13,6 +13,7 @@
 #include "cli/chat.h"
 #include "cli/inspect.h"
 #include "cli/kv.h"
+#include "cli/kv_sim.h"
 #include "config/environment.h"
 #include "config/serve_options.h"
 #include "kernels/registry.h"
@@ -163,7 +164,44 @@ int InspectCommand(const std::vector<std::string>& arguments) {
   return status.ok() ? kExitOk : Fatal(ModelExitCode(status), status);
 }
 
+namespace {
+
+int KvSimCommand(const std::vector<std::string>& arguments) {
+  cli::KvSimOptions options;
+  config::OptionTable table;
+  cli::AddKvSimOptions(table, options);
+  std::string trace;
+  if (const auto code = ParseArguments(table,
+                                       "spindle kv sim",
+                                       "Compares replacement policies on a trace.",
+                                       arguments,
+                                       &trace)) {
+    return *code;
+  }
+  if (!trace.empty() && !options.trace_path.empty()) {
+    return Fatal(kExitUsage, "--trace " + options.trace_path + " and " + trace + " are two traces");
+  }
+  if (!trace.empty()) {
+    options.trace_path = trace;
+  }
+  const absl::StatusOr<std::string> report = [&options] {
+    LoadProgressBar bar("simulating");
+    return cli::KvSim(options, [&bar](double fraction) { bar.Show(fraction); });
+  }();
+  if (!report.ok()) {
+    return Fatal(absl::IsInvalidArgument(report.status()) ? kExitUsage : kExitRuntime,
+                 report.status());
+  }
+  fmt::print("{}", *report);
+  return kExitOk;
+}
+
+}  // namespace
+
 int KvCommand(const std::vector<std::string>& arguments) {
+  if (!arguments.empty() && arguments.front() == "sim") {
+    return KvSimCommand({arguments.begin() + 1, arguments.end()});
+  }
   using Action = cli::KvToolOptions::Action;
   static const std::map<std::string, std::pair<Action, std::string>> kActions = {
       {"ls", {Action::kList, "Lists the stores of a folder of the disk tier."}},
@@ -173,7 +211,7 @@ int KvCommand(const std::vector<std::string>& arguments) {
   };
   const auto found = arguments.empty() ? kActions.end() : kActions.find(arguments.front());
   if (found == kActions.end()) {
-    return Fatal(kExitUsage, "usage: spindle kv ls|stat|fsck|gc DIR");
+    return Fatal(kExitUsage, "usage: spindle kv ls|stat|fsck|gc DIR, or spindle kv sim");
   }
   cli::KvToolOptions options;
   options.action = found->second.first;

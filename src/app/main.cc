@@ -22,6 +22,7 @@ constexpr std::string_view kUsage =
     "  inspect MODEL   show what a model file holds and the memory it takes\n"
     "  kv ls|stat|fsck|gc DIR\n"
     "                  look at, check or clean up the folder of the disk tier\n"
+    "  kv sim          compare replacement policies on a trace\n"
     "  version         print version, build and instruction set\n"
     "\n"
     "spindle COMMAND --help lists the options of a command.\n";

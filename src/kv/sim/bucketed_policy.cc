@@ -35,6 +35,8 @@ absl::StatusOr<std::unique_ptr<BucketedPolicy>> BucketedPolicy::Create(
   tier.geometry = SmallestGeometry();
   tier.lru = options.lru;
   tier.max_group_frames = options.max_frames;
+  tier.pass_unit_tokens = kStripeTokens;
+  tier.ring_frames = kRunFrames;  // nothing is attended, so nothing is gained by fewer passes
   tier.fast_bytes = (uint64_t{options.max_frames} + tier.ring_frames) * tier.geometry.page_bytes();
   // Directory, refault maps and leaves of 64 slots are 0.25 + 0.25 + 2 bytes per page.
   tier.metadata_bytes = (uint64_t{1} << 20) + uint64_t{8} * options.num_pages;

@@ -31,47 +31,6 @@ constexpr uint64_t kArrivalStream = uint64_t{1} << 62;
 // Stands for the real shapes where only counts matter: stripes of 4 KiB, pages of 2 KiB.
 constexpr KvGeometry kSmallGeometry = {.num_layers = 1, .num_kv_heads = 1, .head_dim = 16};
 
-absl::Status OutOfRange(const char* name, const std::string& range) {
-  return absl::InvalidArgumentError(std::string(name) + " must be " + range);
-}
-
-absl::Status Validate(const ServingSimOptions& options) {
-  SPINDLE_RETURN_IF_ERROR(ValidateGeometry(options.geometry));
-  if (!(options.arrivals_per_second > 0) || options.arrivals_per_second > 1e6) {
-    return OutOfRange("arrivals_per_second", "above 0 and at most 1000000");
-  }
-  if (options.arrival_time <= Duration(0) || options.drain_time < Duration(0)) {
-    return OutOfRange("arrival_time and drain_time", "positive");
-  }
-  if (options.min_prompt_tokens < 1 || options.min_prompt_tokens > options.max_prompt_tokens ||
-      options.max_prompt_tokens > (1U << 20)) {
-    return OutOfRange("prompt tokens", "in 1..1048576, the smallest first");
-  }
-  if (options.min_output_tokens < 1 || options.min_output_tokens > options.max_output_tokens ||
-      options.max_output_tokens > (1U << 20)) {
-    return OutOfRange("output tokens", "in 1..1048576, the smallest first");
-  }
-  if (options.num_shared_prompts < 1) {
-    return OutOfRange("num_shared_prompts", "at least 1");
-  }
-  if (options.sampled_groups < 1 ||
-      options.sampled_groups > options.geometry.num_layers * options.geometry.num_kv_heads) {
-    return OutOfRange("sampled_groups", "in 1..layers x KV heads");
-  }
-  if (options.selected_pages < 1 || options.selected_pages > 65528 / 16) {
-    return OutOfRange("selected_pages", "in 1..4095");
-  }
-  if (!(options.buffer_ratio >= 0) || options.buffer_ratio > 15) {
-    return OutOfRange("buffer_ratio", "in 0..15");
-  }
-  if (options.max_running < 1 || options.prefill_chunk_tokens < kStripeTokens ||
-      options.prefill_chunk_tokens % kStripeTokens != 0) {
-    return OutOfRange("max_running and prefill_chunk_tokens",
-                      "at least 1, and a positive multiple of 64");
-  }
-  return absl::OkStatus();
-}
-
 // A request until it is admitted.
 struct Job {
   uint64_t number = 0;
@@ -176,7 +135,7 @@ class ServingSim {
 absl::Status ServingSim::Create() {
   const uint64_t stripes = options_.host_bytes / options_.geometry.stripe_bytes();
   if (stripes < 2 || stripes > kMaxHostStripes) {
-    return OutOfRange("host_bytes", "2..4194304 stripes of the model");
+    return absl::InvalidArgumentError("host_bytes must be 2..4194304 stripes of the model");
   }
   SPINDLE_ASSIGN_OR_RETURN(
       store_,
@@ -188,8 +147,10 @@ absl::Status ServingSim::Create() {
   tier.geometry.num_layers = options_.sampled_groups;
   tier.fast_bytes = frames * kSmallGeometry.page_bytes();
   tier.metadata_bytes = uint64_t{256} << 20;
+  tier.pass_unit_tokens = kStripeTokens;
+  tier.ring_frames = kRunFrames;  // nothing is attended, so nothing is gained by fewer passes
   if (frames < tier.ring_frames + uint64_t{kRunFrames} * options_.sampled_groups) {
-    return OutOfRange("fast_bytes", "more than one run of frames per group");
+    return absl::InvalidArgumentError("fast_bytes must be more than one run of frames per group");
   }
   SPINDLE_ASSIGN_OR_RETURN(tier_, FastTier::Create(tier, *kernels::BestKernels()));
   capacity_frames_ = tier_->num_free_frames();
@@ -592,7 +553,7 @@ absl::StatusOr<ServingSimResult> ServingSim::Run() {
 }  // namespace
 
 absl::StatusOr<ServingSimResult> SimulateServing(const ServingSimOptions& options) {
-  SPINDLE_RETURN_IF_ERROR(Validate(options));
+  SPINDLE_RETURN_IF_ERROR(ValidateServingSimOptions(options));
   ServingSim sim(options);
   SPINDLE_RETURN_IF_ERROR(sim.Create());
   return sim.Run();

@@ -88,6 +88,9 @@ struct ServingSimResult {
   Peaks second_half;
 };
 
+// ERRORS: kInvalidArgument naming the option and its range.
+[[nodiscard]] absl::Status ValidateServingSimOptions(const ServingSimOptions& options);
+
 // ERRORS: kInvalidArgument naming the option and its range; kResourceExhausted (memory of this
 // process); kInternal (an invariant of the managers broke).
 [[nodiscard]] absl::StatusOr<ServingSimResult> SimulateServing(const ServingSimOptions& options);

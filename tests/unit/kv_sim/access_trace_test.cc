@@ -139,7 +139,7 @@ absl::Status ReadAndCompare(std::span<const uint8_t> bytes,
 TEST(AccessTrace, ReadsBackWhatWasWritten) {
   const test::TempFolder folder;
   // Several blocks.
-  const auto records = RandomRecords(test::RandomSeed(51), 4000);
+  const auto records = RandomRecords(test::RandomSeed(51), 8000);
   const auto bytes = Bytes(WriteTrace(folder.path() + "/trace", records));
   EXPECT_GT(bytes.size(), 3 * 65536U);
   const auto reader = AccessTraceReader::Open(bytes);
@@ -180,7 +180,7 @@ TEST(AccessTrace, HasTheDocumentedBytes) {
 
 TEST(AccessTrace, ReadsWhatIsWholeInFrontOfACut) {
   const test::TempFolder folder;
-  const auto records = RandomRecords(test::RandomSeed(52), 1500);
+  const auto records = RandomRecords(test::RandomSeed(52), 3000);
   const auto bytes = Bytes(WriteTrace(folder.path() + "/trace", records));
   size_t last_read = 0;
   for (size_t size = 0; size < bytes.size();

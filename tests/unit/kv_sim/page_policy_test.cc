@@ -1,8 +1,10 @@
 #include "kv/sim/page_policy.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -165,9 +167,11 @@ TEST(PagePolicy, PagesOfAStepAreNoVictimsInIt) {
 TEST(PagePolicy, NothingIsMissedTwiceWhenEverythingFits) {
   for (const std::string& name : AllPolicies()) {
     const SelectionTrace trace = RandomTrace(64, 16, 300, 16);
+    const auto pages = trace.accesses();
+    const std::set<uint32_t> distinct(pages.begin(), pages.end());
     const auto count = Simulate(Spec(name), 64, trace);
     ASSERT_TRUE(count.ok()) << count.status();
-    EXPECT_EQ(count->accesses - count->hits, 64U) << name;
+    EXPECT_EQ(count->accesses - count->hits, distinct.size()) << name;
   }
 }
 

@@ -70,6 +70,24 @@ TEST(ServingSim, OverloadIsRefusedAndTheRestServed) {
   EXPECT_GE(result->completed, calm->completed);
 }
 
+// Loose selections at the smallest budgets over a slow link: pages come back soon after they went.
+TEST(ServingSim, RequestsThatThrashArePausedAndStillServed) {
+  ServingSimOptions options = SmallServer(7);
+  options.profile = kLooseProfile;
+  options.buffer_ratio = 1;
+  options.min_output_tokens = 100;
+  options.max_output_tokens = 200;
+  options.link.bytes_per_second = 20e6;
+  options.drain_time = std::chrono::seconds(600);
+  const auto result = SimulateServing(options);
+  ASSERT_TRUE(result.ok()) << result.status();
+  ExpectAnsweredOnce(*result);
+  EXPECT_GT(result->pauses, 0U);
+  EXPECT_GT(result->stall_share, 0.8);
+  EXPECT_EQ(result->refused_closing, 0U);
+  EXPECT_EQ(result->refused_never, 0U);
+}
+
 TEST(ServingSim, WhatCanNeverFitIsRefusedAtOnce) {
   ServingSimOptions options = SmallServer(5);
   options.host_bytes = 12 * options.geometry.stripe_bytes();

@@ -1,0 +1,516 @@
+#include "cli/kv_sim.h"
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "base/read_file.h"
+#include "base/status_macros.h"
+#include "cli/kv_sim_report.h"
+#include "config/option_table.h"
+#include "kv/fast/frame_pool.h"
+#include "kv/sim/access_trace.h"
+#include "kv/sim/page_policy.h"
+#include "kv/sim/prefix_sim.h"
+#include "kv/sim/recorded_run.h"
+#include "kv/sim/request_trace.h"
+#include "kv/sim/selection_trace.h"
+#include "kv/sim/stack_distance.h"
+
+namespace spindle::cli {
+namespace {
+
+using kv::sim::HitCount;
+using kv::sim::PolicyKind;
+using kv::sim::PolicySpec;
+using kv::sim::RecordedGroup;
+using kv::sim::SelectionTrace;
+
+using Progress = std::function<void(double)>;
+
+constexpr const char* kPagePolicies =
+    "lru,bucketed,bucketed:16,bucketed:8,fifo,random,clock,slru,arc,belady";
+constexpr const char* kPrefixPolicies = "fifo,bucketed,lru,server,belady";
+constexpr const char* kDefaultRatios = "0,1,2,3,4,5,6,7,8";
+constexpr const char* kDefaultUnits = "2000,8000,32000";
+constexpr const char* kRecorded = "recorded";
+// The group of the cyclic scan that does not fit by one page: 32 mandatory pages at ratio 5.
+constexpr uint32_t kCyclicPages = 193;
+constexpr uint32_t kCyclicRounds = 10;
+constexpr uint32_t kCurvePoints = 200;
+constexpr double kMaxRatio = 1000;
+constexpr uint32_t kMaxSeeds = 1000;
+constexpr uint32_t kMaxPages = 1U << 22;
+constexpr uint32_t kMaxSteps = 1U << 20;
+
+std::vector<std::string> Split(const std::string& list) {
+  std::vector<std::string> parts;
+  for (size_t begin = 0; begin <= list.size();) {
+    const size_t end = std::min(list.find(',', begin), list.size());
+    parts.push_back(list.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return parts;
+}
+
+std::string OrDefault(const std::string& text, const char* fallback) {
+  return text.empty() ? fallback : text;
+}
+
+absl::Status InOption(const char* option, const absl::Status& status) {
+  return absl::Status(status.code(), std::string(option) + ": " + std::string(status.message()));
+}
+
+absl::StatusOr<std::vector<uint32_t>> ParseCapacities(const std::string& list) {
+  std::vector<uint32_t> capacities;
+  for (const std::string& text : Split(list)) {
+    const absl::StatusOr<uint64_t> capacity = config::ParseUint(text, 1, uint64_t{1} << 28);
+    if (!capacity.ok()) {
+      return InOption("--capacity", capacity.status());
+    }
+    capacities.push_back(static_cast<uint32_t>(*capacity));
+  }
+  return capacities;
+}
+
+// What is simulated, group by group.
+struct PageWorkload {
+  std::string title;
+  std::vector<std::pair<std::string, std::string>> facts;
+  std::vector<RecordedGroup> groups;
+  kv::LruOptions recorded_lru;
+  uint64_t page_bytes = 0;
+  bool is_recorded = false;
+};
+
+// How many frames each group has.
+struct PageColumn {
+  std::optional<double> ratio;
+  uint32_t capacity = 0;  // without a ratio; 0 = as recorded
+};
+
+// Whole runs, as budgets are given in the server.
+uint32_t CapacityOf(const PageColumn& column, const SelectionTrace& trace) {
+  if (!column.ratio.has_value()) {
+    return column.capacity;
+  }
+  const double mandatory =
+      static_cast<double>(trace.num_accesses()) / std::max(1U, trace.num_steps());
+  const auto runs =
+      static_cast<uint32_t>(std::ceil(mandatory * (1.0 + *column.ratio) / kv::kRunFrames));
+  return std::max(1U, runs) * kv::kRunFrames;
+}
+
+absl::Status SaveSynthetic(const KvSimOptions& options, const PageWorkload& workload) {
+  kv::sim::AccessTraceHeader header;
+  header.geometry.num_layers = static_cast<uint32_t>(workload.groups.size());
+  header.geometry.num_kv_heads = 1;
+  header.geometry.head_dim = 64;
+  header.algorithm = "synthetic " + options.synthetic;
+  SPINDLE_ASSIGN_OR_RETURN(const std::unique_ptr<kv::sim::AccessTraceWriter> writer,
+                           kv::sim::AccessTraceWriter::Create(
+                               options.save_trace_path, header, kv::sim::kMaxAccessTraceBytes));
+  const uint32_t num_steps = workload.groups.front().selections.num_steps();
+  for (uint32_t step = 0; step < num_steps; ++step) {
+    for (size_t group = 0; group < workload.groups.size(); ++group) {
+      SPINDLE_RETURN_IF_ERROR(writer->Append({.step = step,
+                                              .layer = static_cast<uint16_t>(group),
+                                              .kind = kv::sim::AccessKind::kSelect,
+                                              .ids = workload.groups[group].selections.step(step),
+                                              .hit_bits = {}}));
+    }
+  }
+  SPINDLE_RETURN_IF_ERROR(writer->Finish());
+  if (writer->num_dropped_records() > 0) {
+    return absl::ResourceExhaustedError(options.save_trace_path + ": cut at " +
+                                        std::to_string(kv::sim::kMaxAccessTraceBytes) + " bytes");
+  }
+  return absl::OkStatus();
+}
+
+void AddOverlap(PageWorkload* workload) {
+  std::vector<std::string> percents;
+  for (const uint32_t window : {1U, 12U, 16U}) {
+    double shared = 0;
+    double accesses = 0;
+    for (const RecordedGroup& group : workload->groups) {
+      const auto counted = static_cast<double>(group.selections.num_counted_accesses());
+      shared += counted * kv::sim::OverlapWithWindow(group.selections, window);
+      accesses += counted;
+    }
+    percents.push_back(fmt::format("{:.1f}", accesses > 0 ? 100.0 * shared / accesses : 0.0));
+  }
+  workload->facts.emplace_back("overlap with the last 1, 12, 16 steps, %",
+                               fmt::format("{}, {}, {}", percents[0], percents[1], percents[2]));
+}
+
+absl::StatusOr<PageWorkload> MakeSynthetic(const KvSimOptions& options, const Progress& progress) {
+  const bool is_scan = options.synthetic == "scan";
+  const bool is_cyclic = options.synthetic == "cyclic";
+  const auto profile = kv::sim::FindSelectionProfile(options.synthetic);
+  if (!is_scan && !is_cyclic && !profile.has_value()) {
+    return absl::InvalidArgumentError(
+        "--synthetic must be one of sticky, medium, loose, scan, cyclic, got '" +
+        options.synthetic + "'");
+  }
+  PageWorkload workload;
+  workload.title = "synthetic selection: " + options.synthetic;
+  const uint32_t default_pages = is_cyclic ? kCyclicPages : 2048;
+  const uint32_t num_pages = options.num_pages == 0 ? default_pages : options.num_pages;
+  const uint32_t num_steps = options.num_steps == 0 ? kv::sim::kTableSteps : options.num_steps;
+  const uint32_t warmup = options.warmup_steps.value_or(is_scan ? 0 : kv::sim::kTableWarmupSteps);
+  if (warmup >= num_steps && !is_cyclic) {
+    return absl::InvalidArgumentError("--warmup must be below --steps " +
+                                      std::to_string(num_steps) + ", got " +
+                                      std::to_string(warmup));
+  }
+  if (profile.has_value() && options.selected_pages > num_pages) {
+    return absl::InvalidArgumentError("--selected must be in 1..--pages " +
+                                      std::to_string(num_pages) + ", got " +
+                                      std::to_string(options.selected_pages));
+  }
+  if (is_scan && uint64_t{num_steps} * options.selected_pages > kMaxPages) {
+    return absl::InvalidArgumentError("--steps times --selected of a scan must be at most " +
+                                      std::to_string(kMaxPages));
+  }
+  const uint32_t num_groups = profile.has_value() ? options.num_seeds : 1;
+  for (uint32_t seed = 0; seed < num_groups; ++seed) {
+    RecordedGroup& group = workload.groups.emplace_back();
+    if (profile.has_value()) {
+      group.selections = kv::sim::MakeSyntheticTrace({.profile = *profile,
+                                                      .num_pages = num_pages,
+                                                      .selected_pages = options.selected_pages,
+                                                      .seed = seed},
+                                                     num_steps,
+                                                     warmup);
+    } else {
+      group.selections = is_scan ? kv::sim::MakeScanTrace(num_steps, options.selected_pages)
+                                 : kv::sim::MakeCyclicTrace(num_pages, kCyclicRounds);
+    }
+    progress(0.5 * (seed + 1) / num_groups);
+  }
+  const SelectionTrace& first = workload.groups.front().selections;
+  workload.facts = {
+      {"pages", std::to_string(first.num_pages())},
+      {"selected per step", std::to_string(first.max_step_pages())},
+      {"steps", fmt::format("{}, {} not counted", first.num_steps(), first.warmup_steps())},
+      {"seeds", std::to_string(num_groups)}};
+  return workload;
+}
+
+absl::StatusOr<PageWorkload> LoadRecorded(const KvSimOptions& options, const std::string& bytes) {
+  const auto* const data = reinterpret_cast<const uint8_t*>(bytes.data());
+  SPINDLE_ASSIGN_OR_RETURN(
+      kv::sim::RecordedRun run,
+      kv::sim::LoadRecordedRun({data, bytes.size()}, options.warmup_steps.value_or(0)));
+  PageWorkload workload;
+  const kv::KvGeometry& geometry = run.header.geometry;
+  const bool is_synthetic = run.header.algorithm.starts_with("synthetic");
+  workload.title = (is_synthetic ? "synthetic selection, recorded: " : "recorded selection: ") +
+                   run.header.algorithm;
+  workload.is_recorded = true;
+  workload.recorded_lru = run.header.lru;
+  workload.page_bytes = geometry.page_bytes();
+  const char* ending = "whole";
+  if (run.ending == kv::sim::AccessTraceReader::Ending::kLimit) {
+    ending = "cut at the recorder's limit";
+  } else if (run.ending == kv::sim::AccessTraceReader::Ending::kTorn) {
+    ending = "torn: the recorder was stopped";
+  }
+  workload.facts = {
+      {"layers x KV heads", fmt::format("{} x {}", geometry.num_layers, geometry.num_kv_heads)},
+      {"page", fmt::format("{} tokens, {} bytes", geometry.page_tokens(), geometry.page_bytes())},
+      {"requests, groups, steps",
+       fmt::format("{}, {}, {}", run.num_requests, run.groups.size(), run.num_steps)},
+      {"trace", ending}};
+  workload.groups = std::move(run.groups);
+  std::erase_if(workload.groups,
+                [](const RecordedGroup& group) { return group.selections.num_accesses() == 0; });
+  if (workload.groups.empty()) {
+    return absl::InvalidArgumentError(options.trace_path + ": no page was selected in it");
+  }
+  return workload;
+}
+
+absl::StatusOr<std::vector<PageColumn>> PageColumns(const KvSimOptions& options,
+                                                    const PageWorkload& workload) {
+  std::vector<PageColumn> columns;
+  if (options.capacities == kRecorded) {
+    if (!workload.is_recorded) {
+      return absl::InvalidArgumentError("--capacity recorded needs a recorded trace");
+    }
+    if (std::all_of(workload.groups.begin(), workload.groups.end(), [](const RecordedGroup& group) {
+          return group.sizes.empty();
+        })) {
+      return absl::InvalidArgumentError(options.trace_path + ": no sizes were recorded in it");
+    }
+    columns.emplace_back();
+    return columns;
+  }
+  const bool is_cyclic = options.synthetic == "cyclic";
+  if (!options.capacities.empty() || (options.ratios.empty() && is_cyclic)) {
+    const std::string cyclic =
+        fmt::format("{},{},{}", kCyclicPages - 9, kCyclicPages - 1, kCyclicPages + 7);
+    SPINDLE_ASSIGN_OR_RETURN(const std::vector<uint32_t> capacities,
+                             ParseCapacities(OrDefault(options.capacities, cyclic.c_str())));
+    for (const uint32_t capacity : capacities) {
+      columns.push_back({std::nullopt, capacity});
+    }
+    return columns;
+  }
+  for (const std::string& text : Split(OrDefault(options.ratios, kDefaultRatios))) {
+    const absl::StatusOr<double> ratio = config::ParseNumber(text, 0, kMaxRatio);
+    if (!ratio.ok()) {
+      return InOption("--ratio", ratio.status());
+    }
+    columns.push_back({*ratio, 0});
+  }
+  return columns;
+}
+
+KvSimColumn Describe(const PageColumn& column, const PageWorkload& workload) {
+  double pages = 0;
+  for (const RecordedGroup& group : workload.groups) {
+    pages += CapacityOf(column, group.selections);
+  }
+  pages /= static_cast<double>(workload.groups.size());
+  if (column.ratio.has_value()) {
+    return {fmt::format("r={:g} ({:.0f})", *column.ratio, pages), pages};
+  }
+  return {column.capacity == 0 ? kRecorded : std::to_string(column.capacity), pages};
+}
+
+// Hit ratio of exact LRU by pages per group, where all groups have equally many.
+std::vector<std::pair<double, double>> ExactCurve(const PageWorkload& workload) {
+  std::vector<kv::sim::MissRatioCurve> curves;
+  uint32_t low = 1;
+  uint32_t high = 1;
+  for (const RecordedGroup& group : workload.groups) {
+    curves.push_back(kv::sim::ComputeMissRatioCurve(group.selections));
+    low = std::max(low, curves.back().min_capacity());
+    high = std::max(high, curves.back().max_useful_capacity());
+  }
+  std::vector<std::pair<double, double>> points;
+  const uint32_t step = std::max(1U, (high - std::min(low, high)) / kCurvePoints);
+  for (uint32_t capacity = low; capacity < high + step; capacity += step) {
+    HitCount count;
+    for (const kv::sim::MissRatioCurve& curve : curves) {
+      count += curve.At(capacity);
+    }
+    points.emplace_back(capacity, 100.0 * count.ratio());
+  }
+  return points;
+}
+
+absl::StatusOr<std::vector<PolicySpec>> PagePolicies(const KvSimOptions& options,
+                                                     bool replay_sizes) {
+  std::vector<PolicySpec> specs;
+  for (const std::string& text :
+       Split(OrDefault(options.policies, replay_sizes ? "bucketed" : kPagePolicies))) {
+    const absl::StatusOr<PolicySpec> spec = kv::sim::ParsePolicy(text);
+    if (!spec.ok()) {
+      return InOption("--policy", spec.status());
+    }
+    if (replay_sizes && spec->kind != PolicyKind::kBucketed) {
+      return absl::InvalidArgumentError("--capacity recorded: --policy must be bucketed, got " +
+                                        text);
+    }
+    specs.push_back(*spec);
+  }
+  return specs;
+}
+
+// Recorded sizes through the fast tier; notes how far what it does is what the trace says.
+absl::StatusOr<HitCount> Replay(const PageWorkload& workload, KvSimReport* report) {
+  HitCount count;
+  uint64_t compared = 0;
+  uint64_t differences = 0;
+  for (const RecordedGroup& group : workload.groups) {
+    SPINDLE_ASSIGN_OR_RETURN(const kv::sim::ReplayResult result,
+                             kv::sim::ReplayRecordedSizes(workload.recorded_lru, group));
+    count += result.count;
+    compared += result.compared;
+    differences += result.differences;
+  }
+  report->facts.emplace_back("hits and misses as recorded",
+                             compared == 0
+                                 ? "not in the trace"
+                                 : fmt::format("{} of {} pages", compared - differences, compared));
+  return count;
+}
+
+absl::Status SimulatePages(const KvSimOptions& options,
+                           PageWorkload workload,
+                           const Progress& progress,
+                           KvSimReport* report) {
+  AddOverlap(&workload);
+  report->title = workload.title;
+  report->x_label = "pages per group";
+  report->facts = workload.facts;
+  report->page_bytes = workload.page_bytes;
+  SPINDLE_ASSIGN_OR_RETURN(const std::vector<PageColumn> columns, PageColumns(options, workload));
+  const bool replay_sizes = !columns.front().ratio.has_value() && columns.front().capacity == 0;
+  SPINDLE_ASSIGN_OR_RETURN(const std::vector<PolicySpec> specs,
+                           PagePolicies(options, replay_sizes));
+  for (const PageColumn& column : columns) {
+    report->columns.push_back(Describe(column, workload));
+  }
+  if (!options.plot_path.empty() || options.json) {
+    report->exact_curve = ExactCurve(workload);
+  }
+  const double total = static_cast<double>(specs.size() * columns.size());
+  double done = 0;
+  for (const PolicySpec& spec : specs) {
+    report->policies.push_back(kv::sim::PolicyName(spec));
+    std::vector<HitCount>& row = report->counts.emplace_back();
+    for (const PageColumn& column : columns) {
+      if (replay_sizes) {
+        SPINDLE_ASSIGN_OR_RETURN(row.emplace_back(), Replay(workload, report));
+        continue;
+      }
+      HitCount count;
+      for (const RecordedGroup& group : workload.groups) {
+        SPINDLE_ASSIGN_OR_RETURN(
+            const HitCount of_group,
+            kv::sim::Simulate(spec, CapacityOf(column, group.selections), group.selections));
+        count += of_group;
+      }
+      row.push_back(count);
+      progress(0.5 + 0.5 * ++done / total);
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SimulateRequests(const KvSimOptions& options,
+                              const std::string& text,
+                              const Progress& progress,
+                              KvSimReport* report) {
+  if (!options.ratios.empty()) {
+    return absl::InvalidArgumentError("--ratio is for page selections; give --capacity");
+  }
+  absl::StatusOr<kv::sim::RequestTrace> trace = kv::sim::ParseRequestTrace(text);
+  if (!trace.ok()) {
+    return InOption(options.trace_path.c_str(), trace.status());
+  }
+  if (trace->units.empty()) {
+    return absl::InvalidArgumentError(options.trace_path + ": no request in it");
+  }
+  SPINDLE_ASSIGN_OR_RETURN(const std::vector<uint32_t> capacities,
+                           ParseCapacities(OrDefault(options.capacities, kDefaultUnits)));
+  report->title = "prefix cache: " + options.trace_path;
+  report->x_label = "units of 512 tokens";
+  report->facts = {{"requests", std::to_string(trace->requests.size())},
+                   {"units of 512 tokens, distinct",
+                    fmt::format("{}, {}", trace->units.size(), trace->num_units)},
+                   {"hit ratio without bound, %",
+                    fmt::format("{:.1f}", 100.0 * kv::sim::PrefixHitCeiling(*trace))}};
+  for (const uint32_t capacity : capacities) {
+    report->columns.push_back({std::to_string(capacity), static_cast<double>(capacity)});
+  }
+  const std::vector<std::string> names = Split(OrDefault(options.policies, kPrefixPolicies));
+  const double total = static_cast<double>(names.size() * capacities.size());
+  double done = 0;
+  for (const std::string& name : names) {
+    const absl::StatusOr<kv::sim::PrefixPolicy> policy = kv::sim::ParsePrefixPolicy(name);
+    if (!policy.ok()) {
+      return InOption("--policy", policy.status());
+    }
+    report->policies.push_back(name);
+    std::vector<HitCount>& row = report->counts.emplace_back();
+    for (const uint32_t capacity : capacities) {
+      const absl::StatusOr<HitCount> count =
+          kv::sim::SimulatePrefixCache(*policy, capacity, *trace);
+      if (!count.ok()) {
+        return InOption("--capacity", count.status());
+      }
+      row.push_back(*count);
+      progress(++done / total);
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Run(const KvSimOptions& options, const Progress& progress, KvSimReport* report) {
+  if (options.trace_path.empty() == options.synthetic.empty()) {
+    return absl::InvalidArgumentError("give one of --trace FILE and --synthetic PROFILE");
+  }
+  if (!options.capacities.empty() && !options.ratios.empty()) {
+    return absl::InvalidArgumentError("give one of --capacity and --ratio");
+  }
+  if (options.synthetic.empty()) {
+    if (!options.save_trace_path.empty()) {
+      return absl::InvalidArgumentError("--save-trace needs --synthetic");
+    }
+    SPINDLE_ASSIGN_OR_RETURN(const std::string bytes,
+                             ReadFile(options.trace_path, kv::sim::kMaxTraceBytes));
+    const auto* const data = reinterpret_cast<const uint8_t*>(bytes.data());
+    if (!kv::sim::LooksLikeAccessTrace({data, bytes.size()})) {
+      return SimulateRequests(options, bytes, progress, report);
+    }
+    SPINDLE_ASSIGN_OR_RETURN(PageWorkload workload, LoadRecorded(options, bytes));
+    return SimulatePages(options, std::move(workload), progress, report);
+  }
+  SPINDLE_ASSIGN_OR_RETURN(PageWorkload workload, MakeSynthetic(options, progress));
+  if (!options.save_trace_path.empty()) {
+    SPINDLE_RETURN_IF_ERROR(SaveSynthetic(options, workload));
+  }
+  return SimulatePages(options, std::move(workload), progress, report);
+}
+
+}  // namespace
+
+void AddKvSimOptions(config::OptionTable& table, KvSimOptions& options) {
+  table.NamePositional("TRACE", "the same as --trace");
+  table.Text(
+      "trace", "FILE", &options.trace_path, "page-access trace, or request trace (JSON lines)");
+  table.Text("synthetic",
+             "PROFILE",
+             &options.synthetic,
+             "instead of a trace: sticky, medium, loose, scan or cyclic selections");
+  table.Text("policy",
+             "LIST",
+             &options.policies,
+             std::string("with commas; of page selections ") + kPagePolicies +
+                 " (bucketed:RANGE/QUANTUM), of request traces " + kPrefixPolicies);
+  table.Text("capacity",
+             "LIST",
+             &options.capacities,
+             "pages per group, or units of 512 tokens; 'recorded' replays the server's sizes");
+  table.Text("ratio",
+             "LIST",
+             &options.ratios,
+             std::string("buffering pages per mandatory page; default ") + kDefaultRatios);
+  table.Uint32(
+      "seeds", &options.num_seeds, 1, kMaxSeeds, "synthetic selections: this many, from seed 0 on");
+  table.Uint32("pages", &options.num_pages, 0, kMaxPages, "of synthetic selections; 0: 2048");
+  table.Uint32("selected", &options.selected_pages, 1, kMaxPages, "pages per synthetic step");
+  table.Uint32("steps", &options.num_steps, 0, kMaxSteps, "synthetic steps; 0: 400");
+  table.OptionalUint32("warmup",
+                       &options.warmup_steps,
+                       0,
+                       kMaxSteps,
+                       "first steps that are not counted; default: 100 synthetic, 0 recorded");
+  table.Switch("json", &options.json, "print JSON");
+  table.Text("plot", "FILE", &options.plot_path, "write miss ratios over capacity as SVG");
+  table.Text("save-trace",
+             "FILE",
+             &options.save_trace_path,
+             "write the synthetic selections as a page-access trace");
+}
+
+absl::StatusOr<std::string> KvSim(const KvSimOptions& options, const Progress& progress) {
+  KvSimReport report;
+  SPINDLE_RETURN_IF_ERROR(Run(options, progress, &report));
+  if (!options.plot_path.empty()) {
+    SPINDLE_RETURN_IF_ERROR(WriteTextFile(options.plot_path, RenderPlot(report)));
+  }
+  return options.json ? RenderJson(report) : RenderTable(report);
+}
+
+}  // namespace spindle::cli

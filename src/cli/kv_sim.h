@@ -1,0 +1,42 @@
+// `spindle kv sim`: replays page selections or request traces under several replacement policies
+// and reports what each would have held. Thread-safety: call from one thread.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "config/option_table.h"
+
+namespace spindle::cli {
+
+// Lists are separated by commas. 0 and empty mean the default of the kind of trace.
+struct KvSimOptions {
+  std::string trace_path;  // of a page-access or a request trace; or
+  std::string synthetic;   // sticky, medium, loose, scan or cyclic
+  std::string policies;
+  std::string capacities;  // pages per group, or units of 512 tokens; "recorded" for page traces
+  std::string ratios;      // buffering pages per mandatory page, instead of capacities
+  uint32_t num_seeds = 3;
+  uint32_t num_pages = 0;
+  uint32_t selected_pages = 32;
+  uint32_t num_steps = 0;
+  std::optional<uint32_t> warmup_steps;
+  bool json = false;
+  std::string plot_path;        // SVG
+  std::string save_trace_path;  // writes the synthetic selections as a page-access trace
+};
+
+// Borrows the options.
+void AddKvSimOptions(config::OptionTable& table, KvSimOptions& options);
+
+// The report, a table or JSON, to be printed; writes the files asked for. `progress` gets fractions
+// in [0, 1].
+// ERRORS: kInvalidArgument naming the option and its range, or the place in the trace; those of
+// reading and writing files.
+absl::StatusOr<std::string> KvSim(const KvSimOptions& options,
+                                  const std::function<void(double)>& progress);
+
+}  // namespace spindle::cli

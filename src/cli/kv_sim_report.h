@@ -1,0 +1,41 @@
+// What `spindle kv sim` found, and how it is shown: a table that lines up, JSON, an SVG plot.
+// Thread-safety: value types and pure functions.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "kv/sim/page_policy.h"
+
+namespace spindle::cli {
+
+// One capacity, or one ratio.
+struct KvSimColumn {
+  std::string label;  // head of the column
+  double x = 0;       // on the plot: mean pages per group, or units
+};
+
+struct KvSimReport {
+  std::string title;                                       // of the table and the plot
+  std::string x_label;                                     // of the plot
+  std::vector<std::pair<std::string, std::string>> facts;  // name, value: about the trace
+  std::vector<KvSimColumn> columns;
+  std::vector<std::string> policies;                   // names
+  std::vector<std::vector<kv::sim::HitCount>> counts;  // [policies][columns]
+  std::vector<std::pair<double, double>> exact_curve;  // (pages, hit ratio %) of exact LRU
+  uint64_t page_bytes = 0;                             // of the recorded model; 0 = unknown
+};
+
+// Names end in no colon; per cents with one decimal.
+[[nodiscard]] std::string RenderTable(const KvSimReport& report);
+[[nodiscard]] std::string RenderJson(const KvSimReport& report);
+
+// Miss ratios over capacity.
+[[nodiscard]] std::string RenderPlot(const KvSimReport& report);
+
+// Replaces the file. ERRORS: kUnavailable with path and reason.
+[[nodiscard]] absl::Status WriteTextFile(const std::string& path, const std::string& text);
+
+}  // namespace spindle::cli
