@@ -7,7 +7,7 @@ import tempfile
 import time
 import unittest
 
-from harness import ADMIN_KEY, Server, assert_error
+from harness import ADMIN_KEY, Server, assert_error, text_of
 
 KEYS = """name=one key=one retention=on
 name=two key=two retention=on
@@ -166,6 +166,24 @@ class SessionTest(unittest.TestCase):
             for kv in ({"session": "chat"}, {"retention_seconds": 5}):
                 response = server.post("/v1/completions", {"prompt": "x", "spindle": {"kv": kv}}, key="plain")
                 assert_error(self, response, 403, "insufficient_permissions", "spindle.kv." + next(iter(kv)))
+
+    def test_preempted_requests_are_spilled(self):
+        prompts = [f"Story {i}. " + PROMPT for i in range(2)]
+
+        def run(server):
+            streams = [server.stream("/v1/completions", {"model": "smol", "prompt": prompt, "max_tokens": 500,
+                                                         "temperature": 0, "ignore_eos": True, "stream": True}, key="one")
+                       for prompt in prompts]
+            return [text_of(stream.all()) for stream in streams]
+        with self.server(disk=False) as server:
+            expected = run(server)
+        # 32 stripes of 1,440 KiB: less than the two take at their ends.
+        with self.server("--kv-host-bytes", str(32 * 1474560)) as server:
+            self.assertEqual(run(server), expected)
+            self.assertGreater(server.metric_sum("vllm:num_preemptions_total"), 0)
+            self.assertGreater(server.metric_sum("spindle_kv_spills_total"), 0)
+            self.assertGreater(server.metric_sum("spindle_kv_spilled_stripes_total"), 0)
+            self.assertGreater(server.metric_sum("spindle_kv_move_bytes_total", **{"from": "disk", "to": "host"}), 0)
 
     def test_errors(self):
         with self.server() as server:

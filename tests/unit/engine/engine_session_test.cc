@@ -6,6 +6,7 @@
 #include <iterator>
 #include <memory>
 #include <optional>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,7 @@
 #include <gtest/gtest.h>
 
 #include "support/engine_world.h"
+#include "support/random_seed.h"
 #include "support/temp_folder.h"
 
 namespace spindle::engine {
@@ -287,6 +289,34 @@ TEST_F(EngineSessionTest, RestoreBringsItIntoMemory) {
   Stop();
 }
 
+// Rows of others that lay in the open stripe before do not reach the disk.
+TEST_F(EngineSessionTest, TailsHoldTheirOwnRowsOnly) {
+  options_.num_stripes = 8;
+  Start();
+  EngineRequest dirt = RequestOf(MakePrompt(450, 41), std::nullopt);
+  dirt.cache_prompt = false;
+  auto client = world_->Submit(std::move(dirt));
+  Finish(client);
+  const Turn turn = Ask(MakePrompt(70, 42), Named("chat"));
+  Restart();
+  ASSERT_TRUE(Sessions().Restore(Name("chat")).ok());
+  WaitRestored("chat");
+  const std::vector<Digest> keys = StripeKeys(Digest{}, turn.history);
+  const auto tail =
+      Sessions().FindTail(keys[0], std::span<const TokenId>(turn.history).subspan(kStripeTokens));
+  ASSERT_TRUE(tail.has_value());
+  ASSERT_NE(tail->data, nullptr);
+  EXPECT_EQ(tail->num_usable, 70 + kAnswerRows - kStripeTokens);
+  const kv::KvGeometry geometry = testing::FakeGeometry();
+  for (uint32_t lane = 0; lane < kStripeTokens; ++lane) {
+    const uint8_t* const row = tail->data + geometry.row_offset(1, lane) + geometry.head_bytes();
+    const bool empty =
+        std::all_of(row, row + geometry.row_bytes(), [](uint8_t byte) { return byte == 0; });
+    EXPECT_TRUE(empty || lane < tail->num_usable) << lane;
+  }
+  Stop();
+}
+
 TEST_F(EngineSessionTest, RestoredSessionsGiveWayToRequests) {
   options_.num_stripes = 48;
   Start();
@@ -530,6 +560,58 @@ TEST_F(EngineSessionTest, MetricsFollow) {
         R"(spindle_kv_tail_tokens_total{model_name="fake"} 51)"}) {
     EXPECT_THAT(text, ::testing::HasSubstr(line));
   }
+  Stop();
+}
+
+// Conversations that grow, are forgotten, restored, pinned, expire and are cut by restarts, in a
+// small memory and on a small disk: every answer is that of a machine without any cache.
+TEST_F(EngineSessionTest, RandomConversationsAnswerAsWithoutSessions) {
+  std::mt19937_64 random(test::RandomSeed(11));
+  options_.num_stripes = 64;
+  options_.disk->capacity_bytes = uint64_t{6} << 20;
+  options_.disk->segment_bytes = uint64_t{256} << 10;
+  options_.sessions.max_sessions = 5;
+  std::vector<std::vector<TokenId>> histories(7);
+  uint64_t tail_tokens = 0;
+  uint64_t restores = 0;
+  Start();
+  for (int step = 0; step < 400; ++step) {
+    const uint64_t number = random() % histories.size();
+    const std::string id = std::to_string(number);
+    std::vector<TokenId>& history = histories[number];
+    switch (random() % 12) {
+      case 0:
+        static_cast<void>(Sessions().Delete(Name(id)));
+        break;
+      case 1:
+      case 2:
+        static_cast<void>(Sessions().Restore(Name(id)));
+        break;
+      case 3:
+        static_cast<void>(Sessions().SetPinned(Name(id), random() % 3 == 0));
+        break;
+      case 4:
+        wall_ += random() % 40;
+        break;
+      case 5:
+        tail_tokens += world_->disk->Stats().tail_tokens;
+        restores += Stats().restores_complete;
+        Restart();
+        break;
+      default:
+        if (history.empty() || history.size() > 1500) {
+          history = MakePrompt(20 + random() % 400, random());
+        }
+        const std::vector<TokenId> more = MakePrompt(1 + random() % 90, random());
+        history.insert(history.end(), more.begin(), more.end());
+        history =
+            Ask(history, random() % 4 == 0 ? std::nullopt : std::optional(Named(id, 60))).history;
+    }
+    ASSERT_TRUE(world_->core.CheckIntegrity().ok()) << world_->core.CheckIntegrity();
+    ASSERT_FALSE(HasFailure()) << step;
+  }
+  EXPECT_GT(tail_tokens, 100U);
+  EXPECT_GT(restores, 3U);
   Stop();
 }
 

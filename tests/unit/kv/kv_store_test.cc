@@ -322,6 +322,8 @@ TEST(KvStorePrefixTest, EqualKeyWithOtherContentStaysPrivate) {
   EXPECT_EQ(store->Stats().seal_conflicts, 1U);
   // The third stripe of b rests on its private second one, so it must not be found under the key.
   EXPECT_EQ(store->MatchPrefix(keys), 2U);
+  EXPECT_EQ(store->NumPublished(a), 2U);
+  EXPECT_EQ(store->NumPublished(b), 1U);
   EXPECT_TRUE(TokenIs(*store, b, 70, 1'000'000));
   EXPECT_TRUE(TokenIs(*store, a, 70, 70));
   ExpectIntegrity(*store);

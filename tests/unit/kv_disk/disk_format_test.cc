@@ -192,6 +192,50 @@ TEST(DiskIndex, EqualsAMapOverRandomChanges) {
   EXPECT_EQ(index.Segments().size(), by_segment.size());
 }
 
+// What is retained counts as kept, whether it was there before or not, moves or comes back.
+TEST(DiskIndex, RetainedStripesAreKept) {
+  std::mt19937_64 random(6);
+  DiskIndex index;
+  std::map<uint64_t, LogEntry> model;
+  std::map<uint64_t, int> retained;
+  for (int step = 0; step < 20'000; ++step) {
+    const uint64_t number = random() % 100;
+    const Digest key = TestStripe::Key(number);
+    const LogEntry put{.id = {key, RecordKind::kStripe, 0},
+                       .seq = static_cast<uint64_t>(step),
+                       .segment = static_cast<uint32_t>(random() % 3),
+                       .offset_pages = 1,
+                       .length_pages = static_cast<uint32_t>(1 + random() % 5)};
+    switch (random() % 5) {
+      case 0:
+        index.Retain(key);
+        ++retained[number];
+        break;
+      case 1:
+        if (retained[number] > 0) {
+          EXPECT_EQ(index.Release(key), --retained[number] == 0);
+        }
+        break;
+      case 2:
+        index.Apply({.op = LogEntry::Op::kErase, .id = put.id});
+        model.erase(number);
+        break;
+      default:
+        index.Apply(put);
+        model[number] = put;
+    }
+    uint64_t kept = 0;
+    for (const auto& [each, entry] : model) {
+      kept +=
+          retained[each] > 0 && entry.segment == put.segment ? entry.length_pages * kAlignment : 0;
+    }
+    ASSERT_EQ(index.Live(put.segment).kept_bytes, kept);
+  }
+  EXPECT_EQ(index.num_retained(),
+            static_cast<uint64_t>(std::count_if(
+                retained.begin(), retained.end(), [](const auto& r) { return r.second > 0; })));
+}
+
 TEST(DiskIndex, AMillionEntriesTakeAtMost160BytesEach) {
   DiskIndex index;
   uint64_t peak = 0;
