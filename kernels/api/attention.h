@@ -59,6 +59,13 @@ struct AttentionItem {
   uint32_t window;
   uint64_t kv_offset =
       0;  // bytes added to k and v of every run: one run list serves all layers and heads
+  // Attention in several passes, each over whole spans, when not all pages fit into fast memory at
+  // once: [num_rows][group][head_dim + 2] merged states (acc, M, L) that go from pass to pass; null
+  // for a single pass. An item with a state shares no unit and is not cut at spans. The passes give
+  // the bits of a single one. REQUIRES: no span in two passes; the plan is made anew per pass.
+  float* state = nullptr;
+  bool resumes = false;   // begin with `state`; false in the first pass
+  bool suspends = false;  // leave the merged states there and write no output; false in the last
 };
 
 struct AttentionArgs {

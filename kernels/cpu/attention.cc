@@ -135,6 +135,9 @@ class UnitRunner {
     }
     PackQueries();
     Reset(merged_);
+    if (item_.resumes) {
+      Resume();
+    }
     uint32_t span = 0;
     for (uint32_t begin = unit_.run_begin; begin < unit_.run_end; ++span) {
       const uint32_t end = SpanEnd(item_, begin, unit_.run_end);
@@ -147,7 +150,9 @@ class UnitRunner {
       FinishSpan(span);
       begin = end;
     }
-    if (unit_.partial < 0) {
+    if (item_.suspends) {
+      Suspend();
+    } else if (unit_.partial < 0) {
       for (uint32_t i = 0; i < head_rows_; ++i) {
         WriteHead(args_,
                   item_,
@@ -200,6 +205,33 @@ class UnitRunner {
     for (size_t i = 0; i < size_t{head_rows_} * args_.head_dim; i += kLanes) {
       Store(states.acc + i, Zero());
     }
+  }
+
+  [[nodiscard]] float* StateOfRow(uint32_t head_row) const {
+    return StateOf(args_, item_, unit_.row_begin + head_row / args_.group, head_row % args_.group);
+  }
+
+  void Resume() const {
+    const uint32_t d = args_.head_dim;
+    for (uint32_t i = 0; i < head_rows_; ++i) {
+      const float* const from = StateOfRow(i);
+      __builtin_memcpy(merged_.acc + size_t{i} * d, from, size_t{d} * sizeof(float));
+      merged_.m[i] = from[d];
+      merged_.l[i] = from[d + 1];
+    }
+  }
+
+  void Suspend() const {
+    for (uint32_t i = 0; i < head_rows_; ++i) {
+      CopyRow(merged_, i, StateOfRow(i));
+    }
+  }
+
+  void CopyRow(const States& states, uint32_t head_row, float* out) const {
+    const uint32_t d = args_.head_dim;
+    __builtin_memcpy(out, states.acc + size_t{head_row} * d, size_t{d} * sizeof(float));
+    out[d] = states.m[head_row];
+    out[d + 1] = states.l[head_row];
   }
 
   void FoldTile(uint32_t run_begin, uint32_t run_end) {
@@ -337,10 +369,7 @@ class UnitRunner {
       const size_t index =
           (size_t{static_cast<uint32_t>(unit_.partial)} + size_t{span} * num_rows_) * args_.group +
           i;
-      float* const out = plan_.partials + index * (d + 2);
-      __builtin_memcpy(out, state_.acc + size_t{i} * d, size_t{d} * sizeof(float));
-      out[d] = state_.m[i];
-      out[d + 1] = state_.l[i];
+      CopyRow(state_, i, plan_.partials + index * (d + 2));
     }
   }
 

@@ -62,6 +62,9 @@ class TileRunner {
       head_ = &heads_[h];
       PackQueries();
       Reset(head_->merged);
+      if (head_->item->resumes) {
+        Resume();
+      }
     }
     Configure();
     TileWalk ahead(args_.items, unit_);
@@ -90,7 +93,11 @@ class TileRunner {
     ReleaseTiles();
     for (uint32_t h = 0; h < unit_.num_heads && unit_.partial < 0; ++h) {
       head_ = &heads_[h];
-      Write();
+      if (head_->item->suspends) {
+        Suspend();
+      } else {
+        Write();
+      }
     }
     return kOk;
   }
@@ -511,11 +518,40 @@ class TileRunner {
     const size_t first =
         (size_t{static_cast<uint32_t>(unit_.partial)} + size_t{span} * num_rows_) * args_.group;
     for (uint32_t i = 0; i < head_rows_; ++i) {
-      float* const out = plan_.partials + (first + i) * (d_ + 2);
-      CopyColumn(head_->state, i, out);
-      out[d_] = head_->state.m[LaneOf(i)];
-      out[d_ + 1] = head_->state.l[LaneOf(i)];
+      CopyState(head_->state, i, plan_.partials + (first + i) * (d_ + 2));
     }
+  }
+
+  [[nodiscard]] float* StateOfRow(uint32_t head_row) const {
+    return StateOf(
+        args_, *head_->item, unit_.row_begin + head_row / args_.group, head_row % args_.group);
+  }
+
+  void Resume() const {
+    const States& merged = head_->merged;
+    for (uint32_t i = 0; i < head_rows_; ++i) {
+      const float* const from = StateOfRow(i);
+      float* const column = merged.acc + size_t{i / kWidth} * d_ * kWidth + i % kWidth;
+      for (uint32_t j = 0; j < d_; ++j) {
+        column[size_t{j} * kWidth] = from[j];
+      }
+      for (uint32_t key = 0; key < kKeysPerVector; ++key) {
+        merged.m[LaneOf(i) + size_t{key} * kWidth] = from[d_];
+        merged.l[LaneOf(i) + size_t{key} * kWidth] = from[d_ + 1];
+      }
+    }
+  }
+
+  void Suspend() const {
+    for (uint32_t i = 0; i < head_rows_; ++i) {
+      CopyState(head_->merged, i, StateOfRow(i));
+    }
+  }
+
+  void CopyState(const States& states, uint32_t head_row, float* out) const {
+    CopyColumn(states, head_row, out);
+    out[d_] = states.m[LaneOf(head_row)];
+    out[d_ + 1] = states.l[LaneOf(head_row)];
   }
 
   void Write() const {

@@ -74,11 +74,15 @@ enum class Cut : uint8_t { kSequences, kHeads, kSpans };
 // Items that `first` can share a unit with, itself included.
 uint32_t CountSharing(const AttentionArgs& args, uint32_t first) {
   const AttentionItem& item = args.items[first];
+  if (item.state != nullptr) {
+    return 1;
+  }
   uint32_t count = 1;
   while (count < kMaxUnitHeads && first + count < args.num_items) {
     const AttentionItem& next = args.items[first + count];
     if (next.runs != item.runs || next.num_runs != item.num_runs || next.num_rows != 1 ||
-        next.first_position != item.first_position || next.window != item.window) {
+        next.first_position != item.first_position || next.window != item.window ||
+        next.state != nullptr) {
       break;
     }
     ++count;
@@ -122,7 +126,7 @@ class UnitWalk {
     const RunSpan runs = VisibleRuns(item, row_begin, row_end);
     const uint32_t rows = row_end - row_begin;
     const bool whole = row_begin == 0 && row_end == item.num_rows;
-    const bool split = cut_ == Cut::kSpans && whole &&
+    const bool split = cut_ == Cut::kSpans && whole && item.state == nullptr &&
                        Cost(args_, runs.end - runs.begin, rows) > limit_ &&
                        SpanEnd(item, runs.begin, runs.end) < runs.end;
     if (!split) {

@@ -71,6 +71,14 @@ class Arena {
   row.m[to] = m;
 }
 
+// The state of a head row between passes: acc, M, L as in a partial.
+SPINDLE_INLINE float* StateOf(const AttentionArgs& args,
+                              const AttentionItem& item,
+                              uint32_t row,
+                              uint32_t head) {
+  return item.state + (size_t{row} * args.group + head) * (args.head_dim + 2);
+}
+
 [[maybe_unused]] static inline void WriteHead(const AttentionArgs& args,
                                               const AttentionItem& item,
                                               uint32_t row,

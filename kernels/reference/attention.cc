@@ -1,5 +1,6 @@
 // Plain-loop attention in double precision, the oracle of the tests: q is rounded as the API says,
-// probabilities are not. Span states are fp32, so splits give the same bits here too.
+// probabilities are not. States of spans and rows are fp32, so splits and passes give the same bits
+// here too.
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -99,6 +100,14 @@ void FoldTile(const Query& query, uint32_t begin, uint32_t end, State* state) {
   state->m = m;
 }
 
+void StoreState(uint32_t d, const State& state, float* out) {
+  for (uint32_t i = 0; i < d; ++i) {
+    out[i] = static_cast<float>(state.acc[i]);
+  }
+  out[d] = static_cast<float>(state.m);
+  out[d + 1] = static_cast<float>(state.l);
+}
+
 // State of the span of runs [begin, end), written as acc, m, l in fp32.
 void FoldSpan(const Query& query, uint32_t begin, uint32_t end, float* out) {
   State state;
@@ -111,12 +120,7 @@ void FoldSpan(const Query& query, uint32_t begin, uint32_t end, float* out) {
     FoldTile(query, r, tile_end, &state);
     r = tile_end;
   }
-  const uint32_t d = query.args.head_dim;
-  for (uint32_t i = 0; i < d; ++i) {
-    out[i] = static_cast<float>(state.acc[i]);
-  }
-  out[d] = static_cast<float>(state.m);
-  out[d + 1] = static_cast<float>(state.l);
+  StoreState(query.args.head_dim, state, out);
 }
 
 void MergeSpan(uint32_t d, const float* span, State* row) {
@@ -127,9 +131,9 @@ void MergeSpan(uint32_t d, const float* span, State* row) {
   const double m = std::isnan(m_span) ? m_span : std::max(row->m, m_span);
   const double keep = row->m == kNegInf ? 0.0 : std::exp(row->m - m);
   const double add = std::exp(m_span - m);
-  row->l = row->l * keep + span[d + 1] * add;
+  row->l = static_cast<float>(row->l * keep + span[d + 1] * add);
   for (uint32_t i = 0; i < d; ++i) {
-    row->acc[i] = row->acc[i] * keep + span[i] * add;
+    row->acc[i] = static_cast<float>(row->acc[i] * keep + span[i] * add);
   }
   row->m = m;
 }
@@ -169,6 +173,10 @@ void RunRow(const AttentionArgs& args,
   const Query query = MakeQuery(args, item, row, head);
   const uint32_t num_rows = unit.row_end - unit.row_begin;
   State merged;
+  const size_t kept = (size_t{row} * args.group + head) * (args.head_dim + 2);
+  if (item.resumes) {
+    MergeSpan(args.head_dim, item.state + kept, &merged);
+  }
   uint32_t span = 0;
   for (uint32_t begin = unit.run_begin; begin < unit.run_end; ++span) {
     const uint32_t end = SpanEnd(item, begin, unit.run_end);
@@ -185,7 +193,9 @@ void RunRow(const AttentionArgs& args,
     }
     begin = end;
   }
-  if (unit.partial < 0) {
+  if (item.suspends) {
+    StoreState(args.head_dim, merged, item.state + kept);
+  } else if (unit.partial < 0) {
     WriteRow(args, item, row, head, merged);
   }
 }

@@ -143,6 +143,18 @@ TEST_P(AttentionBitsTest, AnySplitMergesToTheSameBits) {
   }
 }
 
+TEST_P(AttentionBitsTest, PassesGiveTheBitsOfOne) {
+  for (const HeadShape shape : {HeadShape{6, 3, 64}, HeadShape{16, 1, 80}, HeadShape{1, 1, 128}}) {
+    SCOPED_TRACE(shape.head_dim);
+    for (const uint32_t num_rows : {1U, 150U}) {
+      AttentionCase c = MakeCase(shape, kv_type_, 3300, num_rows, rng_);
+      ExpectSame(RunAttention(*table_, c, 1), RunAttentionInPasses(*table_, c, 2, 1));
+      c.window = 1500;  // rows that see nothing of the first passes
+      ExpectSame(RunAttention(*table_, c, 2), RunAttentionInPasses(*table_, c, 1, 3));
+    }
+  }
+}
+
 // Five KV heads of one sequence side by side, as a KV store keeps them: a unit takes them together.
 TEST_P(AttentionBitsTest, HeadsTakenTogetherEqualEachAlone) {
   constexpr uint32_t kHeads = 5;

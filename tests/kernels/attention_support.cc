@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include "kernels/codes.h"
+#include "kernels/cpu/attention_plan.h"
 
 namespace spindle::kernels {
 namespace {
@@ -266,63 +267,113 @@ AttentionCase SliceRows(const AttentionCase& from, uint32_t begin, uint32_t end)
   return c;
 }
 
+namespace {
+
+// The items of a case, one per KV head, and where their results go.
+struct CaseRun {
+  explicit CaseRun(const AttentionCase& c) : of(c) {
+    const uint32_t d = c.shape.head_dim;
+    const uint32_t group = c.group();
+    result.out.assign(c.num_rows * size_t{c.shape.num_q_heads} * d, kNan);
+    result.lse.assign(size_t{c.shape.num_kv_heads} * c.num_rows * group, kNan);
+    for (uint32_t h = 0; h < c.shape.num_kv_heads; ++h) {
+      AttentionItem item{};
+      item.q = c.q.data() + size_t{h} * group * d;
+      item.out = result.out.data() + size_t{h} * group * d;
+      item.lse = result.lse.data() + size_t{h} * c.num_rows * group;
+      item.runs = c.runs[h].data();
+      item.num_runs = static_cast<uint32_t>(c.runs[h].size());
+      item.num_rows = c.num_rows;
+      item.first_position = c.first_position;
+      item.window = c.window;
+      items.push_back(item);
+    }
+  }
+
+  // Plans, runs every unit on fresh poisoned scratch, merges.
+  void Run(const KernelTable& table, uint32_t num_workers, const PlanEdit& edit) const {
+    const uint32_t d = of.shape.head_dim;
+    const AttentionArgs args{.items = items.data(),
+                             .num_items = static_cast<uint32_t>(items.size()),
+                             .q_stride = of.q_stride,
+                             .out_stride = size_t{of.shape.num_q_heads} * d,
+                             .head_dim = d,
+                             .group = of.group(),
+                             .scale = 1.0F / std::sqrt(static_cast<float>(d)),
+                             .softcap = of.softcap,
+                             .kv_type = of.kv_type};
+    AttentionPlan plan{};
+    std::vector<AttentionUnit> units;
+    std::vector<float> partials;
+    int code = table.plan_attention(args, num_workers, &plan);
+    if (code == kScratchTooSmall) {
+      units.resize(plan.num_units + 1024);  // room for a PlanEdit
+      partials.assign((size_t{plan.num_partials} + 4096) * args.group * (d + 2), kNan);
+      plan.units = units.data();
+      plan.unit_capacity = static_cast<uint32_t>(units.size());
+      plan.partials = partials.data();
+      plan.partial_capacity = plan.num_partials + 4096;
+      code = table.plan_attention(args, num_workers, &plan);
+    }
+    EXPECT_EQ(code, kOk);
+    if (edit) {
+      edit(args, &plan);
+    }
+    PoisonedScratch scratch;
+    for (uint32_t u = plan.num_units; u-- > 0;) {
+      Exec exec = scratch.Fresh();
+      EXPECT_EQ(table.attention(args, plan, {u, u + 1}, &exec), kOk);
+    }
+    Exec exec = scratch.Fresh();
+    EXPECT_EQ(table.merge_attention(args, plan, {0, args.num_items}, &exec), kOk);
+  }
+
+  const AttentionCase& of;
+  AttentionResult result;
+  std::vector<AttentionItem> items;
+};
+
+}  // namespace
+
 AttentionResult RunAttention(const KernelTable& table,
                              const AttentionCase& c,
                              uint32_t num_workers,
                              const PlanEdit& edit) {
-  const uint32_t d = c.shape.head_dim;
-  const uint32_t group = c.group();
-  const size_t out_stride = size_t{c.shape.num_q_heads} * d;
-  AttentionResult result;
-  result.out.assign(c.num_rows * out_stride, kNan);
-  result.lse.assign(size_t{c.shape.num_kv_heads} * c.num_rows * group, kNan);
-  std::vector<AttentionItem> items;
-  for (uint32_t h = 0; h < c.shape.num_kv_heads; ++h) {
-    AttentionItem item{};
-    item.q = c.q.data() + size_t{h} * group * d;
-    item.out = result.out.data() + size_t{h} * group * d;
-    item.lse = result.lse.data() + size_t{h} * c.num_rows * group;
-    item.runs = c.runs[h].data();
-    item.num_runs = static_cast<uint32_t>(c.runs[h].size());
-    item.num_rows = c.num_rows;
-    item.first_position = c.first_position;
-    item.window = c.window;
-    items.push_back(item);
+  CaseRun run(c);
+  run.Run(table, num_workers, edit);
+  return run.result;
+}
+
+AttentionResult RunAttentionInPasses(const KernelTable& table,
+                                     const AttentionCase& c,
+                                     uint32_t num_workers,
+                                     uint32_t spans_per_pass) {
+  CaseRun run(c);
+  const size_t state_floats = size_t{c.num_rows} * c.group() * (c.shape.head_dim + 2);
+  std::vector<float> states(c.shape.num_kv_heads * state_floats, kNan);
+  std::vector<uint32_t> ends(run.items.size(), 0);
+  const auto num_runs = [&c](size_t h) { return static_cast<uint32_t>(c.runs[h].size()); };
+  for (bool first = true, last = false; !last; first = false) {
+    last = true;
+    for (size_t h = 0; h < run.items.size(); ++h) {
+      AttentionItem whole = run.items[h];
+      whole.runs = c.runs[h].data();
+      const uint32_t begin = ends[h];
+      for (uint32_t i = 0; i < spans_per_pass; ++i) {
+        ends[h] = SpanEnd(whole, ends[h], num_runs(h));
+      }
+      last = last && ends[h] == num_runs(h);
+      run.items[h].runs = c.runs[h].data() + begin;
+      run.items[h].num_runs = ends[h] - begin;
+    }
+    for (size_t h = 0; h < run.items.size(); ++h) {
+      run.items[h].state = states.data() + h * state_floats;
+      run.items[h].resumes = !first;
+      run.items[h].suspends = !last;
+    }
+    run.Run(table, num_workers, nullptr);
   }
-  const AttentionArgs args{.items = items.data(),
-                           .num_items = static_cast<uint32_t>(items.size()),
-                           .q_stride = c.q_stride,
-                           .out_stride = out_stride,
-                           .head_dim = d,
-                           .group = group,
-                           .scale = 1.0F / std::sqrt(static_cast<float>(d)),
-                           .softcap = c.softcap,
-                           .kv_type = c.kv_type};
-  AttentionPlan plan{};
-  std::vector<AttentionUnit> units;
-  std::vector<float> partials;
-  int code = table.plan_attention(args, num_workers, &plan);
-  if (code == kScratchTooSmall) {
-    units.resize(plan.num_units + 1024);  // room for a PlanEdit
-    partials.assign((size_t{plan.num_partials} + 4096) * group * (d + 2), kNan);
-    plan.units = units.data();
-    plan.unit_capacity = static_cast<uint32_t>(units.size());
-    plan.partials = partials.data();
-    plan.partial_capacity = plan.num_partials + 4096;
-    code = table.plan_attention(args, num_workers, &plan);
-  }
-  EXPECT_EQ(code, kOk);
-  if (edit) {
-    edit(args, &plan);
-  }
-  PoisonedScratch scratch;
-  for (uint32_t u = plan.num_units; u-- > 0;) {
-    Exec exec = scratch.Fresh();
-    EXPECT_EQ(table.attention(args, plan, {u, u + 1}, &exec), kOk);
-  }
-  Exec exec = scratch.Fresh();
-  EXPECT_EQ(table.merge_attention(args, plan, {0, args.num_items}, &exec), kOk);
-  return result;
+  return run.result;
 }
 
 OracleResult Oracle(const AttentionCase& c) {

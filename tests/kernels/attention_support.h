@@ -108,6 +108,12 @@ AttentionResult RunAttention(const KernelTable& table,
                              uint32_t num_workers,
                              const PlanEdit& edit = nullptr);
 
+// The same in passes of so many spans, states going from one to the next.
+AttentionResult RunAttentionInPasses(const KernelTable& table,
+                                     const AttentionCase& c,
+                                     uint32_t num_workers,
+                                     uint32_t spans_per_pass);
+
 // Attention over the stored values, without tiles: in double with exact probabilities, and in float
 // with the storage type's rounding of probabilities ("naive").
 struct OracleResult {
