@@ -4,7 +4,16 @@
 #include <cstdint>
 #include <string>
 
+#include "kv/fast/emulated_link.h"
+
 namespace spindle::kv {
+
+// Where attention reads pages.
+enum class KvMode : uint8_t {
+  kInPlace,       // in host memory, where they are
+  kMirror,        // in a fast tier that pages are copied to first, as on a device
+  kEmulatedLink,  // the same, over a link of a given speed
+};
 
 struct KvOptions {
   // Bytes of the host tier: stripes of running sequences and the prefix cache. Committed lazily in
@@ -20,6 +29,11 @@ struct KvOptions {
   uint64_t disk_bytes = 0;
   // Bytes of the file system that stay free, and at least 5 % of it; flag --kv-disk-min-free.
   uint64_t disk_min_free_bytes = uint64_t{2} << 30;
+  KvMode mode = KvMode::kInPlace;  // flag --kv-mode
+  // Bytes of the fast tier in the modes that have one; 0: a quarter of host_bytes; flag
+  // --kv-fast-bytes.
+  uint64_t fast_bytes = 0;
+  LinkOptions link = {};  // of kEmulatedLink; flags --sim-link-gbps, --sim-link-latency-us
 };
 
 }  // namespace spindle::kv

@@ -19,10 +19,10 @@ uint16_t SaturatingCount(uint64_t count) {
   return static_cast<uint16_t>(std::min<uint64_t>(count, kMaxCount16));
 }
 
-// Gives the ring's frames to the loads that have none and cuts passes where they run out, at tile
-// borders only: a tile is attended as a whole.
+// Gives the ring's frames to the loads that have none and cuts passes where they run out, at
+// borders of units only: a unit is attended as a whole.
 void BuildPasses(std::span<const uint32_t> pages,
-                 uint32_t pages_per_tile,
+                 uint32_t pages_per_unit,
                  FrameRing ring,
                  GroupPlan* plan) {
   const auto num_pages = static_cast<uint32_t>(pages.size());
@@ -30,14 +30,14 @@ void BuildPasses(std::span<const uint32_t> pages,
   AttentionPass pass{0, 0, 0, 0};
   uint32_t used = 0;
   while (pass.page_end < num_pages) {
-    const uint32_t tile = pages[pass.page_end] / pages_per_tile;
-    uint32_t tile_end = pass.page_end;
-    while (tile_end < num_pages && pages[tile_end] / pages_per_tile == tile) {
-      ++tile_end;
+    const uint32_t unit = pages[pass.page_end] / pages_per_unit;
+    uint32_t unit_end = pass.page_end;
+    while (unit_end < num_pages && pages[unit_end] / pages_per_unit == unit) {
+      ++unit_end;
     }
     uint32_t load_end = pass.load_end;
     uint32_t needed = 0;
-    while (load_end < num_loads && plan->loads[load_end].index < tile_end) {
+    while (load_end < num_loads && plan->loads[load_end].index < unit_end) {
       needed += plan->loads[load_end].frame == kNoFrame ? 1U : 0U;
       ++load_end;
     }
@@ -54,7 +54,7 @@ void BuildPasses(std::span<const uint32_t> pages,
         plan->frames[load.index] = load.frame;
       }
     }
-    pass.page_end = tile_end;
+    pass.page_end = unit_end;
   }
   plan->passes.push_back(pass);
 }
@@ -151,6 +151,7 @@ void CacheGroup::Evict(const GroupContext& context, GroupWorker& worker, uint32_
 void CacheGroup::Plan(const GroupContext& context,
                       GroupWorker& worker,
                       std::span<const uint32_t> pages,
+                      Caching caching,
                       FrameRing ring,
                       GroupPlan* plan) {
   const auto num_pages = static_cast<uint32_t>(pages.size());
@@ -159,6 +160,7 @@ void CacheGroup::Plan(const GroupContext& context,
   plan->loads.clear();
   plan->passes.clear();
   plan->num_streamed = 0;
+  plan->num_refaults = 0;
   for (uint32_t i = 0; i < num_pages; ++i) {
     SPINDLE_DCHECK(i == 0 || pages[i - 1] < pages[i]);
     const uint32_t frame = FrameOf(context, pages[i]);
@@ -178,30 +180,44 @@ void CacheGroup::Plan(const GroupContext& context,
     return;
   }
   counters_.misses += num_misses;
-  AdmitMisses(context, worker, pages, plan);
+  if (caching == Caching::kLru) {
+    CountRefaults(context, pages, plan);
+  }
+  AdmitMisses(context, worker, pages, caching, plan);
   counters_.streamed += plan->num_streamed;
   last_streamed_ = SaturatingCount(plan->num_streamed);
   if (plan->num_streamed == 0) {
     plan->passes.push_back({0, num_pages, 0, num_misses});
   } else {
-    BuildPasses(pages, context.pages_per_tile, ring, plan);
+    BuildPasses(pages, context.pages_per_unit, ring, plan);
   }
+}
+
+void CacheGroup::CountRefaults(const GroupContext& context,
+                               std::span<const uint32_t> pages,
+                               GroupPlan* plan) {
+  for (const PageLoad& load : plan->loads) {
+    plan->num_refaults += IsRefault(context, pages[load.index]) ? 1U : 0U;
+  }
+  counters_.refaults += plan->num_refaults;
+  window_refaults_[window_] =
+      SaturatingCount(uint64_t{window_refaults_[window_]} + plan->num_refaults);
 }
 
 void CacheGroup::AdmitMisses(const GroupContext& context,
                              GroupWorker& worker,
                              std::span<const uint32_t> pages,
+                             Caching caching,
                              GroupPlan* plan) {
-  uint32_t num_refaults = 0;
-  for (const PageLoad& load : plan->loads) {
-    num_refaults += IsRefault(context, pages[load.index]) ? 1U : 0U;
-  }
-  counters_.refaults += num_refaults;
-  window_refaults_[window_] = SaturatingCount(uint64_t{window_refaults_[window_]} + num_refaults);
-
   const auto num_misses = static_cast<uint32_t>(plan->loads.size());
-  const uint32_t taken = context.lru.Take(
-      &lru_, GatherStamps(context, worker), std::min(num_misses, num_slots()), worker.slots);
+  uint32_t most = std::min(num_misses, num_slots());
+  if (caching == Caching::kFill) {
+    most = std::min(most, num_slots() - num_resident_);  // free slots are taken first
+  } else if (caching == Caching::kStream) {
+    most = 0;
+  }
+  const uint32_t taken =
+      most == 0 ? 0 : context.lru.Take(&lru_, GatherStamps(context, worker), most, worker.slots);
   for (uint32_t i = 0; i < taken; ++i) {
     const uint32_t frame = FrameOfSlot(context, worker.slots[i]);
     if (context.pool.word(frame).state() != FrameState::kFree) {

@@ -24,7 +24,7 @@ struct GroupContext {
   FramePool& pool;
   MetadataSlab& slab;
   const BucketedLru& lru;
-  uint32_t pages_per_tile;
+  uint32_t pages_per_unit;  // that passes are cut at
   uint32_t window_steps;
   uint32_t num_ring_frames;  // of all rings; frames below this number belong to no group
   bool refault_maps;
@@ -74,6 +74,7 @@ class CacheGroup {
   void Plan(const GroupContext& context,
             GroupWorker& worker,
             std::span<const uint32_t> pages,
+            Caching caching,
             FrameRing ring,
             GroupPlan* plan);
 
@@ -145,7 +146,9 @@ class CacheGroup {
   void AdmitMisses(const GroupContext& context,
                    GroupWorker& worker,
                    std::span<const uint32_t> pages,
+                   Caching caching,
                    GroupPlan* plan);
+  void CountRefaults(const GroupContext& context, std::span<const uint32_t> pages, GroupPlan* plan);
   [[nodiscard]] absl::Status CheckSlot(const GroupContext& context, uint32_t slot) const;
 
   PageDirectory directory_;

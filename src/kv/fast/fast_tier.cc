@@ -23,8 +23,8 @@ absl::Status OutOfRange(const char* name, const std::string& range, uint64_t val
                                     std::to_string(value));
 }
 
-uint32_t PagesPerTile(const KvGeometry& geometry) {
-  return kStripeTokens / geometry.page_tokens();
+uint32_t PagesPerUnit(const FastTierOptions& options) {
+  return options.pass_unit_tokens / options.geometry.page_tokens();
 }
 
 }  // namespace
@@ -38,11 +38,15 @@ absl::Status ValidateFastTierOptions(const FastTierOptions& options) {
   if (options.num_rings < 1 || options.num_rings > kMaxRings) {
     return OutOfRange("num_rings", "in 1..65536", options.num_rings);
   }
-  const uint32_t tile = PagesPerTile(options.geometry);
-  if (options.ring_frames < tile || options.ring_frames > kMaxGroupFrames ||
+  if (options.pass_unit_tokens < kStripeTokens || options.pass_unit_tokens > kSegmentTokens ||
+      options.pass_unit_tokens % kStripeTokens != 0) {
+    return OutOfRange("pass_unit_tokens", "a multiple of 64 in 64..1024", options.pass_unit_tokens);
+  }
+  const uint32_t unit = PagesPerUnit(options);
+  if (options.ring_frames < unit || options.ring_frames > kMaxGroupFrames ||
       options.ring_frames % kRunFrames != 0) {
     return OutOfRange("ring_frames",
-                      "a multiple of 8 in " + std::to_string(tile) + "..65528",
+                      "a multiple of 8 in " + std::to_string(unit) + "..65528",
                       options.ring_frames);
   }
   if (options.max_group_frames < kRunFrames || options.max_group_frames > kMaxGroupFrames ||
@@ -68,7 +72,7 @@ class FastTier::Impl {
         context_{.pool = pool_,
                  .slab = *slab_,
                  .lru = lru_,
-                 .pages_per_tile = PagesPerTile(options.geometry),
+                 .pages_per_unit = PagesPerUnit(options),
                  .window_steps = options.window_steps,
                  .num_ring_frames = options.num_rings * options.ring_frames,
                  .refault_maps = options.refault_maps,
@@ -170,12 +174,13 @@ class FastTier::Impl {
             uint32_t ring,
             const GroupRef& ref,
             std::span<const uint32_t> pages,
+            Caching caching,
             GroupPlan* plan) {
     SPINDLE_DCHECK(worker < workers_.size() && ring < options_.num_rings);
     CacheGroup& group = GroupOf(ref);
     group.AdvanceTo(context_, SetOf(ref.set).step);
     const FrameRing frames{ring * options_.ring_frames, options_.ring_frames};
-    group.Plan(context_, *workers_[worker], pages, frames, plan);
+    group.Plan(context_, *workers_[worker], pages, caching, frames, plan);
   }
 
   void Commit(const GroupRef& ref, const GroupPlan& plan) { GroupOf(ref).Commit(context_, plan); }
@@ -255,6 +260,8 @@ class FastTier::Impl {
   }
 
   [[nodiscard]] const FramePool& pool() const { return pool_; }
+
+  [[nodiscard]] uint32_t max_group_frames() const { return options_.max_group_frames; }
 
   [[nodiscard]] absl::Status CheckIntegrity() const {
     std::vector<bool> run_is_owned(pool_.num_runs(), false);
@@ -372,8 +379,9 @@ void FastTier::Plan(uint32_t worker,
                     uint32_t ring,
                     const GroupRef& group,
                     std::span<const uint32_t> pages,
+                    Caching caching,
                     GroupPlan* plan) {
-  impl_->Plan(worker, ring, group, pages, plan);
+  impl_->Plan(worker, ring, group, pages, caching, plan);
 }
 
 void FastTier::Commit(const GroupRef& group, const GroupPlan& plan) {
@@ -413,6 +421,10 @@ CacheSetStats FastTier::Stats(CacheSetId set) const {
 
 FastMetadataBytes FastTier::MetadataBytes() const {
   return impl_->MetadataBytes();
+}
+
+uint32_t FastTier::max_group_frames() const {
+  return impl_->max_group_frames();
 }
 
 const FramePool& FastTier::pool() const {

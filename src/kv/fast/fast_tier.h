@@ -10,6 +10,7 @@
 //
 // A selected page is never dropped: pages beyond the group's frames go through a ring of frames in
 // as many passes as it takes, and no page of a step is ever given up for another of the same step.
+// Passes are cut at segments, since attention's state goes from pass to pass there.
 // Thread-safety: Plan, Commit, Abort and FrameOf by the worker that was given the group; every
 // worker has its own number and at any time its own rings. All else on the engine thread between
 // steps. Nothing is allocated once a set's place was used.
@@ -23,6 +24,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/ids.h"
+#include "base/prefix_key.h"
 #include "kernels/registry.h"
 #include "kv/fast/bucketed_lru.h"
 #include "kv/fast/frame_pool.h"
@@ -45,8 +47,10 @@ struct FastTierOptions {
   // Rings of frames for pages beyond a group's own: a worker (or a head of the layer in progress)
   // uses one at a time. 1 … 65536.
   uint32_t num_rings = 1;
-  // Frames per ring: a multiple of 8 of at least one tile of 64 tokens, at most 65528.
-  uint32_t ring_frames = 8;
+  // Tokens whose pages one pass must hold together: a multiple of 64 up to kSegmentTokens.
+  uint32_t pass_unit_tokens = kSegmentTokens;
+  // Frames per ring: a multiple of 8 of at least one pass unit, at most 65528.
+  uint32_t ring_frames = 128;
   // Most frames of one group: a multiple of 8 in 8 … 65528.
   uint32_t max_group_frames = 65528;
   LruOptions lru;
@@ -121,13 +125,14 @@ class FastTier {
   void BeginStep(CacheSetId set);
 
   // Finds frames for `pages` (ascending, distinct): resident ones stay where they are, misses get
-  // free frames of the group, then those of its least recently used pages, then the ring.
+  // frames of the group as `caching` says, and the ring where there are none.
   //   plan   room for pages.size(); overwritten
   //   ring   < num_rings, used until Commit or Abort
   void Plan(uint32_t worker,
             uint32_t ring,
             const GroupRef& group,
             std::span<const uint32_t> pages,
+            Caching caching,
             GroupPlan* plan);
 
   // Attention has read the pages: they were used now.
@@ -165,6 +170,8 @@ class FastTier {
   [[nodiscard]] FastMetadataBytes MetadataBytes() const;
 
   [[nodiscard]] const FramePool& pool() const;
+
+  [[nodiscard]] uint32_t max_group_frames() const;
 
   // Frames that no ring and no group has.
   [[nodiscard]] uint64_t num_free_frames() const {

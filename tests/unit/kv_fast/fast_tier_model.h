@@ -255,7 +255,7 @@ class FastTierModel {
       }
     }
     if (aborts) {
-      tier_->Plan(1, 1, ref, pages, &plan_);
+      tier_->Plan(1, 1, ref, pages, Caching::kLru, &plan_);
       tier_->Abort(1, ref, pages, plan_);
     } else {
       AttendStep(*tier_, 0, ref, pages, set.sequence, &plan_);

@@ -97,6 +97,39 @@ TEST_F(FastTierTest, SelectionLargerThanTheGroupTakesPassesAndKeepsASteadyPart) 
   ExpectIntact();
 }
 
+// What dense attention and prefill do: the lowest pages stay, whatever the number of scans.
+TEST_F(FastTierTest, FillingTakesFreeFramesAndEvictsNothing) {
+  const CacheSetId set = Open(64, 16);
+  const auto scan = [this, set](uint32_t end, Caching caching) {
+    tier_->BeginStep(set);
+    AttendStep(*tier_, 0, Group(set, 0, 0), Range(0, end), 1, &plan_, caching);
+  };
+  scan(10, Caching::kFill);
+  EXPECT_EQ(plan_.num_streamed, 0U);
+  for (uint32_t step = 0; step < 100; ++step) {  // ages beyond every bucket
+    scan(50, Caching::kFill);
+    ASSERT_EQ(plan_.num_streamed, 34U);
+    ASSERT_EQ(plan_.loads.size(), step == 0 ? 40U : 34U);
+  }
+  for (uint32_t page = 0; page < 50; ++page) {
+    EXPECT_EQ(tier_->FrameOf(Group(set, 0, 0), page) != kNoFrame, page < 16) << page;
+  }
+  EXPECT_EQ(tier_->Stats(set).evicted_replaced, 0U);
+  EXPECT_EQ(tier_->Stats(set).refaults, 0U);
+  ExpectIntact();
+}
+
+TEST_F(FastTierTest, StreamingCachesNothingAndUsesWhatIsThere) {
+  const CacheSetId set = Open(64, 16);
+  Step(set, Range(4, 12));
+  tier_->BeginStep(set);
+  AttendStep(*tier_, 0, Group(set, 0, 0), Range(0, 30), 1, &plan_, Caching::kStream);
+  EXPECT_EQ(plan_.num_streamed, 22U);
+  EXPECT_EQ(tier_->Stats(set).resident_pages, 8U);
+  EXPECT_EQ(tier_->Stats(set).hits, 8U);
+  ExpectIntact();
+}
+
 TEST_F(FastTierTest, GroupWithoutFramesStreamsEverything) {
   const CacheSetId set = Open(64, 0);
   for (uint32_t step = 0; step < 3; ++step) {
@@ -197,7 +230,7 @@ TEST_F(FastTierTest, AbortGivesBackTheFramesOfLoads) {
   Step(set, Range(0, 8));
   tier_->BeginStep(set);
   const std::vector<uint32_t> pages = Range(4, 20);
-  tier_->Plan(0, 0, Group(set, 0, 0), pages, &plan_);
+  tier_->Plan(0, 0, Group(set, 0, 0), pages, Caching::kLru, &plan_);
   EXPECT_FALSE(tier_->CheckIntegrity().ok());  // pinned pages and unfinished loads are seen
   tier_->Abort(0, Group(set, 0, 0), pages, plan_);
   ExpectIntact();
@@ -258,7 +291,7 @@ TEST_F(FastTierTest, SteadyStateAllocatesNothing) {
         for (uint32_t i = 0; i < 24; ++i) {
           pages[i] = (step * 7 + head) % 100 + i * (head + 5);
         }
-        tier_->Plan(0, 0, Group(set, 0, head), pages, &plan_);
+        tier_->Plan(0, 0, Group(set, 0, head), pages, Caching::kLru, &plan_);
         tier_->Commit(Group(set, 0, head), plan_);
       }
       if (step % 50 == 49) {
@@ -342,6 +375,11 @@ TEST(FastTierOptionsTest, RefusesValuesOutOfRange) {
   EXPECT_TRUE(refused([](FastTierOptions& o) { o.num_rings = 0; }));
   EXPECT_TRUE(refused([](FastTierOptions& o) { o.ring_frames = 0; }));
   EXPECT_TRUE(refused([](FastTierOptions& o) { o.ring_frames = 12; }));
+  EXPECT_TRUE(refused([](FastTierOptions& o) { o.pass_unit_tokens = 0; }));
+  EXPECT_TRUE(refused([](FastTierOptions& o) { o.pass_unit_tokens = 96; }));
+  EXPECT_TRUE(refused([](FastTierOptions& o) { o.pass_unit_tokens = 2048; }));
+  // A ring must hold the pages of a whole unit.
+  EXPECT_TRUE(refused([](FastTierOptions& o) { o.pass_unit_tokens = 1024; }));
   EXPECT_TRUE(refused([](FastTierOptions& o) { o.max_group_frames = 65536; }));
   EXPECT_TRUE(refused([](FastTierOptions& o) { o.window_steps = 0; }));
   EXPECT_TRUE(refused([](FastTierOptions& o) { o.lru.range = 3; }));

@@ -24,6 +24,7 @@ inline FastTierOptions SmallTier(uint64_t num_frames) {
   options.metadata_bytes = uint64_t{4} << 20;
   options.num_workers = 2;
   options.num_rings = 2;
+  options.pass_unit_tokens = 64;
   options.ring_frames = 8;
   options.max_group_frames = 512;
   options.poison_free_frames = true;
@@ -52,8 +53,9 @@ inline void AttendStep(FastTier& tier,
                        const GroupRef& group,
                        std::span<const uint32_t> pages,
                        uint64_t sequence,
-                       GroupPlan* plan) {
-  tier.Plan(worker, worker, group, pages, plan);
+                       GroupPlan* plan,
+                       Caching caching = Caching::kLru) {
+  tier.Plan(worker, worker, group, pages, caching, plan);
   ASSERT_EQ(plan->frames.size(), pages.size());
   uint32_t page_end = 0;
   uint32_t load_end = 0;

@@ -95,7 +95,7 @@ inline MetadataResult MeasureMetadata(const MetadataCase& of, bool refault_maps)
       const GroupRef ref{*set,
                          LayerIdx(static_cast<uint16_t>(group / of.heads)),
                          KvHeadIdx(static_cast<uint16_t>(group % of.heads))};
-      (*tier)->Plan(0, 0, ref, shifted, &plan);
+      (*tier)->Plan(0, 0, ref, shifted, Caching::kLru, &plan);
       EXPECT_EQ(plan.num_streamed, 0U);
       (*tier)->Commit(ref, plan);
     }

@@ -42,6 +42,8 @@ TEST(MetadataBytesTest, ThousandsOfTinySequencesShareChunks) {
   options.geometry.num_kv_heads = 1;
   options.geometry.head_dim = 64;
   options.metadata_bytes = uint64_t{64} << 20;
+  options.pass_unit_tokens = 64;
+  options.ring_frames = kRunFrames;
   options.fast_bytes = (uint64_t{4096} + 1) * kRunFrames * 4096;
   auto tier = FastTier::Create(options, *kernels::BestKernels());
   ASSERT_TRUE(tier.ok()) << tier.status();
@@ -52,7 +54,7 @@ TEST(MetadataBytesTest, ThousandsOfTinySequencesShareChunks) {
     ASSERT_TRUE((*tier)->Resize(set, kRunFrames).ok());
     (*tier)->BeginStep(set);
     const GroupRef group{set, LayerIdx(0), KvHeadIdx(0)};
-    (*tier)->Plan(0, 0, group, {&page, 1}, &plan);
+    (*tier)->Plan(0, 0, group, {&page, 1}, Caching::kLru, &plan);
     (*tier)->Commit(group, plan);
   }
   const FastMetadataBytes bytes = (*tier)->MetadataBytes();

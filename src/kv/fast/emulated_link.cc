@@ -1,0 +1,43 @@
+#include "kv/fast/emulated_link.h"
+
+#include <algorithm>
+#include <chrono>
+#include <string>
+
+namespace spindle::kv {
+namespace {
+
+constexpr float kMinRate = 0.001F;
+constexpr float kMaxRate = 10000;
+constexpr uint32_t kMaxLatencyUs = 1'000'000;
+
+}  // namespace
+
+absl::Status ValidateLinkOptions(const LinkOptions& options) {
+  // Written so that a NaN is refused.
+  if (!(options.gigabytes_per_second >= kMinRate && options.gigabytes_per_second <= kMaxRate)) {
+    return absl::InvalidArgumentError("sim-link-gbps must be in 0.001..10000 (10^9 bytes/s), got " +
+                                      std::to_string(options.gigabytes_per_second));
+  }
+  if (options.latency_us > kMaxLatencyUs) {
+    return absl::InvalidArgumentError("sim-link-latency-us must be in 0..1000000, got " +
+                                      std::to_string(options.latency_us));
+  }
+  return absl::OkStatus();
+}
+
+TimePoint EmulatedLink::Send(TimePoint now, uint64_t bytes) {
+  const Duration transfer(static_cast<Duration::rep>(
+      static_cast<double>(bytes) / static_cast<double>(options_.gigabytes_per_second)));
+  const MutexLock lock(mutex_);
+  free_at_ = std::max(free_at_, now) + transfer;
+  busy_ += transfer;
+  return free_at_ + std::chrono::microseconds(options_.latency_us);
+}
+
+Duration EmulatedLink::busy() const {
+  const MutexLock lock(mutex_);
+  return busy_;
+}
+
+}  // namespace spindle::kv

@@ -1,0 +1,33 @@
+// The emulated link: rate, latency, one transfer after the other.
+#include "kv/fast/emulated_link.h"
+
+#include <cmath>
+
+#include <gtest/gtest.h>
+
+namespace spindle::kv {
+namespace {
+
+using std::chrono::microseconds;
+
+TEST(EmulatedLinkTest, TransfersQueueAndLatenciesOverlap) {
+  EmulatedLink link({.gigabytes_per_second = 2.0F, .latency_us = 10});
+  const TimePoint start{std::chrono::seconds(1)};
+  EXPECT_EQ(link.Send(start, 4'000'000), start + microseconds(2010));
+  EXPECT_EQ(link.Send(start, 2'000'000), start + microseconds(3010));
+  EXPECT_EQ(link.Send(start + microseconds(5000), 2000), start + microseconds(5011));
+  EXPECT_EQ(link.busy(), microseconds(3001));
+}
+
+TEST(EmulatedLinkTest, OptionsOutOfRangeAreRefusedByName) {
+  for (const float rate : {0.0F, -1.0F, 1e5F, std::nanf("")}) {
+    const absl::Status status = ValidateLinkOptions({.gigabytes_per_second = rate});
+    EXPECT_NE(status.message().find("sim-link-gbps"), std::string::npos) << rate;
+  }
+  EXPECT_NE(ValidateLinkOptions({.latency_us = 2'000'000}).message().find("sim-link-latency-us"),
+            std::string::npos);
+  EXPECT_TRUE(ValidateLinkOptions({}).ok());
+}
+
+}  // namespace
+}  // namespace spindle::kv
