@@ -1,8 +1,7 @@
 // The one door through which model layers reach attention: rotation, append to the KV store, and
-// attention over partitions chosen by the sequence's algorithm. Dense is the only algorithm for
-// now; Index → Select → Retrieve → Attention → merge attach here. Engine-thread only. Borrows the
-// store, the pool and the kernels, which must outlive it. Allocates only when a step is larger than
-// every step before it.
+// attention over partitions chosen by the sequence's algorithm, read in place or from the fast
+// tier. Engine-thread only. Borrows the store, the fast memory, the pool and the kernels, which
+// must outlive it. Allocates only when a step is larger than every step before it.
 #pragma once
 
 #include <cstdint>
@@ -14,19 +13,11 @@
 #include "kernels/registry.h"
 #include "kv/kv_store.h"
 #include "platform/compute_pool.h"
+#include "sparse/mirror_attention.h"
+#include "sparse/sequence_rows.h"
 #include "tensor/attention_spec.h"
 
 namespace spindle::sparse {
-
-// Rows [row_begin, row_begin + num_rows) of a step are consecutive tokens of one sequence, the
-// first at position `first_position`. REQUIRES: the store has room (KvStore::Extend) for them, and
-// none lies in a sealed stripe.
-struct SequenceRows {
-  SequenceId sequence;
-  uint32_t row_begin;
-  uint32_t num_rows;
-  uint32_t first_position;
-};
 
 // Raw products of one layer. Row-major fp32.
 struct AttendArgs {
@@ -43,11 +34,18 @@ struct AttendArgs {
   size_t out_stride;
 };
 
+// What pages must be copied to before they are read. No tier: they are read in place.
+struct FastMemory {
+  kv::FastTier* tier = nullptr;
+  kv::EmulatedLink* link = nullptr;
+};
+
 class AttentionRuntime {
  public:
   AttentionRuntime(kv::KvStore& store,
                    platform::ComputePool& pool,
-                   const kernels::KernelTable& kernels);
+                   const kernels::KernelTable& kernels,
+                   const FastMemory& fast = {});
   ~AttentionRuntime();
   AttentionRuntime(const AttentionRuntime&) = delete;
   AttentionRuntime& operator=(const AttentionRuntime&) = delete;
@@ -59,6 +57,9 @@ class AttentionRuntime {
   // One layer: q/k norm, rotation, append of k and v, causal attention of every row over its
   // sequence. ERRORS: those of kernels.
   [[nodiscard]] absl::Status Attend(const AttendArgs& args);
+
+  // Of the fast tier; zeros in place. Between layers.
+  [[nodiscard]] MirrorCounters Counters() const;
 
  private:
   struct Impl;

@@ -1,5 +1,5 @@
 // Turns selected tiles into the runs of KV rows that attention kernels read.
-// Thread-safety: pure function over the caller's memory.
+// Thread-safety: pure functions over the caller's memory.
 #pragma once
 
 #include <cstdint>
@@ -12,9 +12,23 @@
 
 namespace spindle::sparse {
 
-// Appends the runs of `tiles` (ascending) to `runs`: one run per page with a live lane, ending at
-// its last live lane. Addresses are those of layer 0 and head 0; since addresses are affine, layer
-// l and head h lie l · extent_bytes + h · head_bytes further, for every run alike.
+// The live lanes of a tile that lie in the page beginning at `lane`, from bit 0 on.
+[[nodiscard]] inline uint64_t LiveInPage(const kv::KvGeometry& geometry,
+                                         const TileLive& tile,
+                                         uint32_t lane) {
+  return (tile.live >> lane) & ((uint64_t{1} << geometry.page_tokens()) - 1);
+}
+
+// The run of one page at `page`, which begins at `lane` of its tile and ends at its last live lane.
+// REQUIRES: the page has a live lane.
+[[nodiscard]] kernels::KvRun PageRun(const kv::KvGeometry& geometry,
+                                     const TileLive& tile,
+                                     uint32_t lane,
+                                     const uint8_t* page);
+
+// Appends the runs of `tiles` (ascending) to `runs`: one run per page with a live lane. Addresses
+// are those of layer 0 and head 0; since addresses are affine, layer l and head h lie
+// l · extent_bytes + h · head_bytes further, for every run alike.
 // Allocates only when `runs` has no capacity left. REQUIRES: stripes[tile] exists for every tile.
 void AppendRuns(const kv::KvGeometry& geometry,
                 std::span<uint8_t* const> stripes,

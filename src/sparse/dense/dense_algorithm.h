@@ -10,6 +10,8 @@ class DenseAlgorithm final : public SparseAlgorithm {
  public:
   [[nodiscard]] std::string_view name() const override { return "dense"; }
 
+  [[nodiscard]] bool is_uniform() const override { return true; }
+
   [[nodiscard]] uint32_t Select(const SelectJob& job, std::span<TileLive> out) const override;
 };
 

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -32,6 +33,9 @@ struct RigOptions {
   bool head_norms = false;
   uint32_t num_threads = 1;
   uint32_t num_stripes = 64;
+  bool mirror = false;            // through a fast tier …
+  uint32_t frames_per_group = 0;  // … with so many frames for each group of a sequence
+  kv::EmulatedLink* link = nullptr;
 };
 
 // Rows of one sequence in a step; `stream` selects the inputs.
@@ -40,11 +44,13 @@ struct RigRows {
   uint64_t stream;
   uint32_t first_position;
   uint32_t num_rows;
+  const SparseAlgorithm* algorithm = nullptr;
+  uint32_t decode_begin = 0;
 };
 
 class AttentionRig {
  public:
-  static constexpr uint32_t kMaxPositions = 1280;
+  static constexpr uint32_t kMaxPositions = 3328;  // more than three segments
 
   explicit AttentionRig(const RigOptions& options)
       : options_(options), table_(kernels::FindKernelsByName(options.table)) {
@@ -57,7 +63,11 @@ class AttentionRig {
     auto pool = platform::ComputePool::Create({.num_threads = options.num_threads});
     EXPECT_TRUE(pool.ok()) << pool.status();
     pool_ = std::move(pool).value();
-    runtime_ = std::make_unique<AttentionRuntime>(*store_, *pool_, *table_);
+    if (options.mirror) {
+      MakeTier(geometry);
+    }
+    runtime_ = std::make_unique<AttentionRuntime>(
+        *store_, *pool_, *table_, FastMemory{tier_.get(), options.link});
     BuildRope();
     for (uint32_t i = 0; i < options.head_dim; ++i) {
       q_norm_.push_back(1.0F + 0.3F * Value(1, i));
@@ -101,7 +111,24 @@ class AttentionRig {
     return spec;
   }
 
-  [[nodiscard]] SequenceId Open() { return store_->Open(BudgetGroupId(1), {}, 0); }
+  [[nodiscard]] SequenceId Open() {
+    const SequenceId sequence = store_->Open(BudgetGroupId(1), {}, 0);
+    if (tier_ != nullptr) {
+      const kv::CacheSetId set = tier_->Open(BudgetGroupId(1), max_pages()).value();
+      EXPECT_TRUE(tier_->Resize(set, options_.frames_per_group).ok());
+      sets_[sequence.value()] = set;
+    }
+    return sequence;
+  }
+
+  // Of the mirror mode.
+  [[nodiscard]] kv::FastTier& tier() { return *tier_; }
+
+  [[nodiscard]] kv::CacheSetId SetOf(SequenceId sequence) { return sets_.at(sequence.value()); }
+
+  [[nodiscard]] uint32_t max_pages() const {
+    return kMaxPositions / store_->geometry().page_tokens();
+  }
 
   // Element i of the raw q (plane 0), k (1) or v (2) of a token.
   [[nodiscard]] static float Input(
@@ -115,7 +142,13 @@ class AttentionRig {
     uint32_t num_rows = 0;
     for (const RigRows& part : rows) {
       EXPECT_TRUE(store_->Extend(part.sequence, part.first_position + part.num_rows).ok());
-      step.push_back({part.sequence, num_rows, part.num_rows, part.first_position});
+      step.push_back({.sequence = part.sequence,
+                      .row_begin = num_rows,
+                      .num_rows = part.num_rows,
+                      .first_position = part.first_position,
+                      .algorithm = part.algorithm,
+                      .decode_begin = part.decode_begin,
+                      .cache_set = tier_ == nullptr ? kv::CacheSetId{} : SetOf(part.sequence)});
       num_rows += part.num_rows;
     }
     runtime_->BeginStep(step);
@@ -152,6 +185,23 @@ class AttentionRig {
     const auto low = static_cast<float>(x & 0xffffU) / 65536.0F;
     const auto high = static_cast<float>((x >> 16) & 0xffffU) / 65536.0F;
     return 2.0F * (low + high - 1.0F);
+  }
+
+  void MakeTier(const kv::KvGeometry& geometry) {
+    kv::FastTierOptions options;
+    options.geometry = geometry;
+    options.num_workers = pool_->num_workers();
+    options.num_rings = options.num_workers;
+    options.ring_frames = static_cast<uint32_t>(kSegmentTokens / geometry.page_tokens());
+    options.metadata_bytes = uint64_t{16} << 20;
+    options.poison_free_frames = true;
+    const uint64_t frames =
+        uint64_t{options.num_rings} * options.ring_frames +
+        uint64_t{8} * geometry.num_layers * geometry.num_kv_heads * options_.frames_per_group;
+    options.fast_bytes = frames * geometry.page_bytes();
+    auto tier = kv::FastTier::Create(options, *table_);
+    ASSERT_TRUE(tier.ok()) << tier.status();
+    tier_ = *std::move(tier);
   }
 
   void BuildRope() {
@@ -219,6 +269,8 @@ class AttentionRig {
   std::vector<float> k_norm_;
   std::unique_ptr<kv::KvStore> store_;
   std::unique_ptr<platform::ComputePool> pool_;
+  std::unique_ptr<kv::FastTier> tier_;
+  std::map<uint64_t, kv::CacheSetId> sets_;  // by sequence
   std::unique_ptr<AttentionRuntime> runtime_;
 };
 

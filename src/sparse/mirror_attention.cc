@@ -1,0 +1,323 @@
+#include "sparse/mirror_attention.h"
+
+#include <algorithm>
+#include <cstring>
+#include <span>
+#include <thread>
+
+#include "base/clock.h"
+#include "base/status_macros.h"
+#include "sparse/attention_scratch.h"
+#include "sparse/run_builder.h"
+
+namespace spindle::sparse {
+namespace {
+
+// Kernels cut rows into blocks of at least so many.
+constexpr uint32_t kMinUnitRows = 16;
+// Shorter waits for the link are spun: a sleep would be late by more than that.
+constexpr Duration kSpin = std::chrono::microseconds(100);
+
+// How long it waited.
+Duration WaitUntil(TimePoint time) {
+  const TimePoint begin = SteadyClock().Now();
+  TimePoint now = begin;
+  for (; now < time; now = SteadyClock().Now()) {
+    if (time - now > kSpin) {
+      std::this_thread::sleep_for(time - now - kSpin / 2);
+    }
+  }
+  return now - begin;
+}
+
+}  // namespace
+
+MirrorCounters& MirrorCounters::operator+=(const MirrorCounters& other) {
+  page_hits += other.page_hits;
+  page_misses += other.page_misses;
+  pages_streamed += other.pages_streamed;
+  page_refaults += other.page_refaults;
+  bytes_copied += other.bytes_copied;
+  multi_pass_heads += other.multi_pass_heads;
+  stall_ns += other.stall_ns;
+  return *this;
+}
+
+// Sized by Reserve, so that nothing is allocated during a layer.
+struct MirrorAttention::Worker {
+  kv::GroupPlan plan{0};
+  std::vector<TileLive> tiles;       // [tiles of the longest sequence] the choice of a job
+  std::vector<uint32_t> pages;       // of these tiles
+  std::vector<kv::PageCopy> copies;  // of one pass
+  std::vector<kernels::KvRun> runs;  // of one pass
+  std::vector<kernels::AttentionUnit> units;
+  platform::AlignedBuffer state;  // [rows of a job][group][head_dim + 2]
+  MirrorCounters counters;
+};
+
+// All jobs of one sequence for one KV head, on one worker.
+class MirrorAttention::HeadTask {
+ public:
+  HeadTask(const MirrorAttention& of,
+           const LayerQueries& queries,
+           const StepSequence& sequence,
+           uint32_t head,
+           kernels::Exec* exec)
+      : of_(of),
+        queries_(queries),
+        sequence_(sequence),
+        head_(head),
+        exec_(exec),
+        worker_(*of.workers_[exec->worker]),
+        group_{sequence.rows.cache_set, queries.layer, KvHeadIdx(static_cast<uint16_t>(head))},
+        page_tokens_(of.geometry_.page_tokens()),
+        head_offset_(queries.layer.value() * of.geometry_.extent_bytes() +
+                     head * of.geometry_.head_bytes()) {}
+
+  int Run() {
+    RefreshFrames();
+    for (uint32_t job = sequence_.job_begin; job < sequence_.job_end; ++job) {
+      if (const int code = RunJob(of_.jobs_->jobs()[job]); code != kernels::kOk) {
+        return code;
+      }
+    }
+    return kernels::kOk;
+  }
+
+ private:
+  [[nodiscard]] uint8_t* HostPage(uint32_t page) const {
+    const uint32_t position = page * page_tokens_;
+    return sequence_.stripes[position / kStripeTokens] + head_offset_ +
+           position % kStripeTokens / page_tokens_ * of_.geometry_.page_bytes();
+  }
+
+  // Rows that this step has appended on the host go to the frames of their pages as well.
+  void RefreshFrames() {
+    const size_t row_bytes = of_.geometry_.row_bytes();
+    const uint32_t end = sequence_.rows.first_position + sequence_.rows.num_rows;
+    for (uint32_t begin = sequence_.rows.first_position; begin < end;) {
+      const uint32_t page = begin / page_tokens_;
+      const uint32_t page_end = std::min(end, (page + 1) * page_tokens_);
+      const uint32_t frame = of_.tier_.FrameOf(group_, page);
+      if (frame != kv::kNoFrame) {
+        const size_t offset = begin % page_tokens_ * row_bytes;
+        const size_t bytes = (page_end - begin) * row_bytes;
+        const uint8_t* const from = HostPage(page);
+        uint8_t* const to = of_.tier_.FrameData(frame);
+        const size_t v_offset = of_.geometry_.v_offset() + offset;
+        std::memcpy(to + offset, from + offset, bytes);
+        std::memcpy(to + v_offset, from + v_offset, bytes);
+        worker_.counters.bytes_copied += 2 * bytes;
+      }
+      begin = page_end;
+    }
+  }
+
+  int RunJob(const StepJob& job) {
+    FindPages(job);
+    kv::Caching caching = kv::Caching::kLru;
+    if (job.is_dense) {
+      // Prefill of a sequence that will choose pages later leaves its frames to them.
+      caching = sequence_.rows.algorithm == nullptr ? kv::Caching::kFill : kv::Caching::kStream;
+    }
+    kv::GroupPlan& plan = worker_.plan;
+    of_.tier_.Plan(exec_->worker, exec_->worker, group_, worker_.pages, caching, &plan);
+    Count(plan);
+    size_t tile = 0;
+    for (size_t pass = 0; pass < plan.passes.size(); ++pass) {
+      Load(plan.passes[pass]);
+      BuildRuns(plan.passes[pass], &tile);
+      const int code = AttendPass(job, pass > 0, pass + 1 < plan.passes.size());
+      if (code != kernels::kOk) {
+        of_.tier_.Abort(exec_->worker, group_, worker_.pages, plan);
+        return code;
+      }
+    }
+    of_.tier_.Commit(group_, plan);
+    return kernels::kOk;
+  }
+
+  // The choice of the job, and the pages with a live lane that its first row's window reaches.
+  void FindPages(const StepJob& job) {
+    SelectJob select = job.select;
+    select.layer = queries_.layer;
+    select.head = group_.head;
+    std::vector<TileLive>& tiles = worker_.tiles;
+    if (job.algorithm->is_uniform()) {
+      const std::span<const TileLive> chosen = of_.jobs_->TilesOf(job);
+      tiles.assign(chosen.begin(), chosen.end());
+    } else {
+      tiles.resize(kv::KvStore::StripesFor(select.num_tokens()));
+      tiles.resize(job.algorithm->Select(select, tiles));
+    }
+    const uint32_t window = queries_.spec->window;
+    const uint32_t lowest =
+        window != 0 && select.first_position >= window ? select.first_position - window + 1 : 0;
+    std::erase_if(tiles, [lowest](const TileLive& tile) {
+      return (tile.tile + 1) * kStripeTokens <= lowest;
+    });
+    worker_.pages.clear();
+    const uint32_t pages_per_tile = kernels::kTileTokens / page_tokens_;
+    for (const TileLive& tile : tiles) {
+      for (uint32_t lane = 0; lane < kStripeTokens; lane += page_tokens_) {
+        if (LiveInPage(of_.geometry_, tile, lane) != 0) {
+          worker_.pages.push_back(tile.tile * pages_per_tile + lane / page_tokens_);
+        }
+      }
+    }
+  }
+
+  void Count(const kv::GroupPlan& plan) {
+    MirrorCounters& counters = worker_.counters;
+    counters.page_hits += plan.frames.size() - plan.loads.size();
+    counters.page_misses += plan.loads.size();
+    counters.pages_streamed += plan.num_streamed;
+    counters.page_refaults += plan.num_refaults;
+    counters.multi_pass_heads += plan.passes.size() > 1 ? 1U : 0U;
+  }
+
+  void Load(const kv::AttentionPass& pass) {
+    const size_t page_bytes = of_.geometry_.page_bytes();
+    const uint64_t bytes = (pass.load_end - pass.load_begin) * page_bytes;
+    if (bytes == 0) {
+      return;
+    }
+    TimePoint ready;
+    if (of_.link_ != nullptr) {
+      ready = of_.link_->Send(SteadyClock().Now(), bytes);
+    }
+    worker_.copies.clear();
+    for (uint32_t i = pass.load_begin; i < pass.load_end; ++i) {
+      const kv::PageLoad& load = worker_.plan.loads[i];
+      worker_.copies.push_back(
+          {HostPage(worker_.pages[load.index]), of_.tier_.FrameData(load.frame)});
+    }
+    kv::CopyPages(worker_.copies, page_bytes);
+    worker_.counters.bytes_copied += bytes;
+    if (of_.link_ != nullptr) {
+      worker_.counters.stall_ns += static_cast<uint64_t>(WaitUntil(ready).count());
+    }
+  }
+
+  // `tile`: of the first page; moved on.
+  void BuildRuns(const kv::AttentionPass& pass, size_t* tile) {
+    worker_.runs.clear();
+    for (uint32_t i = pass.page_begin; i < pass.page_end; ++i) {
+      const uint32_t position = worker_.pages[i] * page_tokens_;
+      while (worker_.tiles[*tile].tile != position / kStripeTokens) {
+        ++*tile;
+      }
+      worker_.runs.push_back(PageRun(of_.geometry_,
+                                     worker_.tiles[*tile],
+                                     position % kStripeTokens,
+                                     of_.tier_.FrameData(worker_.plan.frames[i])));
+    }
+  }
+
+  int AttendPass(const StepJob& job, bool resumes, bool suspends) {
+    const tensor::AttentionSpec& spec = *queries_.spec;
+    const size_t first_float = size_t{head_} * spec.group() * spec.head_dim;
+    const kernels::AttentionItem item{
+        .q = queries_.q + job.row_begin * queries_.q_stride + first_float,
+        .out = queries_.out + job.row_begin * queries_.out_stride + first_float,
+        .lse = nullptr,
+        .runs = worker_.runs.data(),
+        .num_runs = static_cast<uint32_t>(worker_.runs.size()),
+        .num_rows = job.select.num_rows,
+        .first_position = job.select.first_position,
+        .window = spec.window,
+        .state = worker_.state.As<float>().data(),
+        .resumes = resumes,
+        .suspends = suspends,
+    };
+    const kernels::AttentionArgs args{
+        .items = &item,
+        .num_items = 1,
+        .q_stride = queries_.q_stride,
+        .out_stride = queries_.out_stride,
+        .head_dim = spec.head_dim,
+        .group = spec.group(),
+        .scale = spec.scale,
+        .softcap = spec.softcap,
+        .kv_type = of_.geometry_.type,
+    };
+    kernels::AttentionPlan plan{};
+    plan.units = worker_.units.data();
+    plan.unit_capacity = static_cast<uint32_t>(worker_.units.size());
+    if (const int code = of_.kernels_.plan_attention(args, 1, &plan); code != kernels::kOk) {
+      return code;
+    }
+    return of_.kernels_.attention(args, plan, {0, plan.num_units}, exec_);
+  }
+
+  const MirrorAttention& of_;
+  const LayerQueries& queries_;
+  const StepSequence& sequence_;
+  const uint32_t head_;
+  kernels::Exec* const exec_;
+  Worker& worker_;
+  const kv::GroupRef group_;
+  const uint32_t page_tokens_;
+  const size_t head_offset_;  // of the layer and head, in a stripe
+};
+
+MirrorAttention::MirrorAttention(const kv::KvGeometry& geometry,
+                                 kv::FastTier& tier,
+                                 kv::EmulatedLink* link,
+                                 platform::ComputePool& pool,
+                                 const kernels::KernelTable& kernels)
+    : geometry_(geometry), tier_(tier), link_(link), pool_(pool), kernels_(kernels) {
+  for (uint32_t i = 0; i < pool.num_workers(); ++i) {
+    workers_.push_back(std::make_unique<Worker>());
+  }
+}
+
+MirrorAttention::~MirrorAttention() = default;
+
+void MirrorAttention::BeginStep(const StepJobs& jobs) {
+  jobs_ = &jobs;
+  const size_t num_tiles = kv::KvStore::StripesFor(uint64_t{jobs.last_position()} + 1);
+  const size_t num_pages = num_tiles * (kStripeTokens / geometry_.page_tokens());
+  for (const std::unique_ptr<Worker>& worker : workers_) {
+    worker->tiles.reserve(num_tiles);
+    worker->pages.reserve(num_pages);
+    worker->copies.reserve(num_pages);
+    worker->runs.reserve(num_pages);
+    worker->plan.Reserve(num_pages);
+    worker->units.resize(
+        std::max<size_t>(worker->units.size(), jobs.max_job_rows() / kMinUnitRows + 1));
+  }
+  for (const StepSequence& sequence : jobs.sequences()) {
+    tier_.BeginStep(sequence.rows.cache_set);
+  }
+}
+
+absl::Status MirrorAttention::Attend(const LayerQueries& queries) {
+  const uint64_t state_floats =
+      uint64_t{jobs_->max_job_rows()} * queries.spec->group() * (geometry_.head_dim + 2);
+  for (const std::unique_ptr<Worker>& worker : workers_) {
+    SPINDLE_RETURN_IF_ERROR(GrowFloats(state_floats, &worker->state));
+  }
+  const std::span<const StepSequence> sequences = jobs_->sequences();
+  const uint32_t num_heads = geometry_.num_kv_heads;
+  const auto num_tasks = static_cast<uint32_t>(sequences.size()) * num_heads;
+  return pool_.Run(num_tasks, 1, [&](kernels::WorkRange range, kernels::Exec* exec) {
+    for (uint32_t i = range.begin; i < range.end; ++i) {
+      HeadTask task(*this, queries, sequences[i / num_heads], i % num_heads, exec);
+      if (const int code = task.Run(); code != kernels::kOk) {
+        return code;
+      }
+    }
+    return static_cast<int>(kernels::kOk);
+  });
+}
+
+MirrorCounters MirrorAttention::Counters() const {
+  MirrorCounters sum;
+  for (const std::unique_ptr<Worker>& worker : workers_) {
+    sum += worker->counters;
+  }
+  return sum;
+}
+
+}  // namespace spindle::sparse

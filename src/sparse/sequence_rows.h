@@ -1,0 +1,31 @@
+// What a step asks of attention: which rows belong to which sequence, and how they are attended.
+// Thread-safety: plain values.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+
+#include "base/ids.h"
+#include "kv/fast/fast_tier.h"
+#include "sparse/sparse_algorithm.h"
+
+namespace spindle::sparse {
+
+// Rows [row_begin, row_begin + num_rows) of a step are consecutive tokens of one sequence, the
+// first at position `first_position`. REQUIRES: the store has room (KvStore::Extend) for them, and
+// none lies in a sealed stripe.
+struct SequenceRows {
+  SequenceId sequence;
+  uint32_t row_begin;
+  uint32_t num_rows;
+  uint32_t first_position;
+  // Rows from `decode_begin` on are attended by `algorithm`, each with its own choice, whether they
+  // come one per step or are computed again after a preemption; rows before it densely. Null: all
+  // densely. Borrowed until the step is done.
+  const SparseAlgorithm* algorithm = nullptr;
+  uint32_t decode_begin = std::numeric_limits<uint32_t>::max();
+  // The sequence's frames in the fast tier, where there is one.
+  kv::CacheSetId cache_set{};
+};
+
+}  // namespace spindle::sparse

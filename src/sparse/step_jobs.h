@@ -1,0 +1,82 @@
+// The rows of a step, cut into jobs that one choice of positions serves. Reused from step to step.
+// Thread-safety: engine-thread only while it is filled, constant during the layers.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kernels/api/rope_append.h"
+#include "kv/kv_store.h"
+#include "sparse/sequence_rows.h"
+#include "sparse/sparse_algorithm.h"
+
+namespace spindle::sparse {
+
+struct StepJob {
+  uint32_t sequence;  // index into sequences()
+  uint32_t row_begin;
+  bool is_dense;  // by the dense algorithm
+  const SparseAlgorithm* algorithm;
+  SelectJob select;     // layer and head are the caller's to set
+  uint32_t tile_begin;  // of tiles(), where the algorithm is uniform
+  uint32_t tile_end;
+};
+
+struct StepSequence {
+  SequenceRows rows;
+  std::span<uint8_t* const> stripes;  // of the store, position order
+  uint32_t job_begin;
+  uint32_t job_end;
+};
+
+class StepJobs {
+ public:
+  // Borrows the store, the dense algorithm for rows without another.
+  StepJobs(kv::KvStore& store, const SparseAlgorithm& dense);
+
+  void Clear();
+
+  // REQUIRES: sequence.row_begin is the number of rows added so far.
+  void Add(const SequenceRows& sequence);
+
+  [[nodiscard]] std::span<const StepSequence> sequences() const { return sequences_; }
+
+  [[nodiscard]] std::span<const StepJob> jobs() const { return jobs_; }
+
+  // The choice of a uniform job.
+  [[nodiscard]] std::span<const TileLive> TilesOf(const StepJob& job) const {
+    return std::span(tiles_).subspan(job.tile_begin, job.tile_end - job.tile_begin);
+  }
+
+  [[nodiscard]] bool all_uniform() const { return all_uniform_; }
+
+  [[nodiscard]] uint32_t num_rows() const { return static_cast<uint32_t>(positions_.size()); }
+
+  [[nodiscard]] uint32_t last_position() const { return last_position_; }
+
+  // Most rows of one job.
+  [[nodiscard]] uint32_t max_job_rows() const { return max_job_rows_; }
+
+  [[nodiscard]] std::span<const int32_t> positions() const { return positions_; }
+
+  // Where the rows' K and V of a layer go.
+  [[nodiscard]] std::span<const kernels::KvSlot> SlotsOf(uint32_t layer);
+
+ private:
+  void AddJob(const SparseAlgorithm& algorithm, uint32_t row_begin, const SelectJob& select);
+
+  kv::KvStore& store_;
+  const SparseAlgorithm& dense_;
+  std::vector<StepSequence> sequences_;
+  std::vector<StepJob> jobs_;
+  std::vector<TileLive> tiles_;
+  std::vector<int32_t> positions_;      // [num_rows]
+  std::vector<kernels::KvSlot> slots_;  // [num_rows], of layer slots_layer_
+  uint32_t slots_layer_ = 0;
+  uint32_t last_position_ = 0;
+  uint32_t max_job_rows_ = 0;
+  bool all_uniform_ = true;
+};
+
+}  // namespace spindle::sparse
