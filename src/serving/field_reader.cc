@@ -51,14 +51,9 @@ ApiError WrongType(std::string_view path, std::string_view wanted, JsonType foun
 }
 
 ApiError OutOfRange(std::string_view path, const IntegerRange& range) {
-  constexpr IntegerRange kAll{};
-  std::string message;
-  if (range.max == kAll.max && range.min != kAll.min) {
-    message = fmt::format("'{}' must be at least {}.", path, range.min);
-  } else {
-    message = fmt::format("'{}' must be in [{}, {}].", path, range.min, range.max);
-  }
-  return InvalidRequest("invalid_value", std::string(path), std::move(message));
+  return InvalidRequest("invalid_value",
+                        std::string(path),
+                        fmt::format("'{}' must be in [{}, {}].", path, range.min, range.max));
 }
 
 ApiError OutOfRange(std::string_view path, const NumberRange& range) {

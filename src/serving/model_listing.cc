@@ -1,8 +1,11 @@
 #include "serving/model_listing.h"
 
+#include <utility>
+
 #include <nlohmann/json.hpp>
 
 #include "base/utf8.h"
+#include "serving/sparse_names.h"
 
 namespace spindle::serving {
 namespace {
@@ -37,26 +40,31 @@ json Capabilities(const ServedModel& model) {
 }
 
 json Sparse() {
-  return {{"default", "dense"},
-          {"algorithms",
-           json::array({{{"name", "dense"},
-                         {"partition", nullptr},
-                         {"knobs", json::array()},
-                         {"prefill_sparse", false},
-                         {"extra_weights", false},
-                         {"exact_kv", true},
-                         {"mass_estimate", false}}})}};
+  json algorithms = json::array();
+  for (const std::string_view name : kOfferedAlgorithms) {
+    algorithms.push_back({{"name", name},
+                          {"partition", nullptr},
+                          {"knobs", json::array()},
+                          {"prefill_sparse", false},
+                          {"extra_weights", false},
+                          {"exact_kv", true},
+                          {"mass_estimate", false}});
+  }
+  return {{"default", kOfferedAlgorithms.front()}, {"algorithms", std::move(algorithms)}};
 }
 
 json Kv(const ServedModel& model) {
   const kv::KvGeometry& geometry = model.engine->kv_geometry();
-  const kv::KvStats stats = model.engine->Load().kv;
+  const engine::EngineLoad load = model.engine->Load();
+  json tiers = json::array(
+      {{{"name", "host"}, {"capacity_bytes", load.kv.capacity_stripes * load.kv.stripe_bytes}}});
+  if (load.disk.has_value()) {
+    tiers.push_back({{"name", "disk"}, {"capacity_bytes", load.disk->disk.capacity_bytes}});
+  }
   return {{"page_tokens", geometry.page_tokens()},
           {"bytes_per_token", geometry.bytes_per_token()},
           {"dtype", geometry.type == DType::kF32 ? "f32" : "bf16"},
-          {"tiers",
-           json::array({{{"name", "host"},
-                         {"capacity_bytes", stats.capacity_stripes * stats.stripe_bytes}}})}};
+          {"tiers", std::move(tiers)}};
 }
 
 json Limits(const ServingOptions& options) {

@@ -361,6 +361,13 @@ void StreamGeneration::Complete() {
     total.time_to_first_token =
         std::max(total.time_to_first_token, stream.stats.time_to_first_token);
     total.decode_time = std::max(total.decode_time, stream.stats.decode_time);
+    total.load_time = std::max(total.load_time, stream.stats.load_time);
+    total.longest_choice = std::max(total.longest_choice, stream.stats.longest_choice);
+    total.disk_tokens += stream.stats.disk_tokens;
+    total.kv.page_tokens = stream.stats.kv.page_tokens;
+    total.kv.pages += stream.stats.kv.pages;
+    total.kv.bytes += stream.stats.kv.bytes;
+    total.kv.disk_bytes += stream.stats.kv.disk_bytes;
   }
   total.prompt_tokens = usage_.prompt_tokens;
   total.cached_tokens = usage_.cached_tokens;

@@ -111,6 +111,75 @@ TEST(RequestValidation, TextThatCannotFitIsRefusedBeforeTokenizing) {
   EXPECT_EQ(chat.error().param, "messages");
 }
 
+TEST(RequestValidation, ListedAlgorithmsAreAcceptedAndOthersAreNot) {
+  CheckAll({{kChat, R"("spindle":{"sparse":{"algorithm":"dense"}})", ""},
+            {kText, R"("spindle":{"sparse":{"algorithm":"auto"}})", ""},
+            {kChat, R"("spindle":{"sparse":{"algorithm":"dense","budget_tokens":null}})", ""},
+            {kChat,
+             R"("spindle":{"sparse":{"algorithm":"quest"}})",
+             "sparse_algorithm_unavailable",
+             "spindle.sparse.algorithm"},
+            {kChat,
+             R"("spindle":{"sparse":{"algorithm":"telepathy"}})",
+             "invalid_value",
+             "spindle.sparse.algorithm"},
+            {kChat,
+             R"("spindle":{"sparse":{"algorithm":5}})",
+             "invalid_type",
+             "spindle.sparse.algorithm"},
+            {kChat,
+             R"("spindle":{"sparse":{"algorithm":"dense","budget_tokens":64}})",
+             "unsupported_combination",
+             "spindle.sparse.budget_tokens"},
+            {kChat,
+             R"("spindle":{"sparse":{"algorithm":"dense","sink_tokens":4}})",
+             "unsupported_parameter",
+             "spindle.sparse.sink_tokens"}});
+  const FakeService service;
+  for (const char* name : {"quest", "telepathy"}) {
+    const auto refused = service.Prepare(
+        kChat,
+        BodyWith(kChat, std::string(R"("spindle":{"sparse":{"algorithm":")") + name + "\"}}"));
+    ASSERT_FALSE(refused.ok());
+    EXPECT_THAT(refused.error().message, testing::HasSubstr("must be one of auto, dense"));
+    EXPECT_THAT(refused.error().message, testing::HasSubstr(name));
+  }
+}
+
+TEST(RequestValidation, NumbersOutOfRangeNameTheRange) {
+  struct Case {
+    Endpoint endpoint;
+    const char* fields;
+    const char* message;
+  };
+
+  const std::vector<Case> cases = {
+      {kChat,
+       R"("max_tokens":9223372036854775808)",
+       "'max_tokens' must be in [1, 9223372036854775807]."},
+      {kText, R"("max_tokens":1e30)", "'max_tokens' must be in [0, 9223372036854775807]."},
+      {kChat,
+       R"("max_completion_tokens":1e999)",
+       "'max_completion_tokens' must be in [1, 9223372036854775807]."},
+      {kChat, R"("max_tokens":-1)", "'max_tokens' must be in [1, 9223372036854775807]."},
+      {kChat, R"("top_k":1e308)", "'top_k' must be in [-1, 9223372036854775807]."},
+      {kChat, R"("top_k":-2)", "'top_k' must be in [-1, 9223372036854775807]."},
+      {kChat, R"("n":1e308)", "'n' must be in [1, 128]."},
+      {kChat, R"("n":0)", "'n' must be in [1, 128]."},
+      {kChat, R"("seed":1e19)", "'seed' must be in [-9223372036854775808, 9223372036854775807]."},
+      {kChat, R"("temperature":1e999)", "'temperature' must be in [0, 2]."},
+      {kChat, R"("repetition_penalty":0)", "'repetition_penalty' must be in (0, 10]."},
+      {kChat, R"("priority":-1e300)", "'priority' must be in [-100, 100]."},
+  };
+  const FakeService service;
+  for (const Case& each : cases) {
+    const auto refused = service.Prepare(each.endpoint, BodyWith(each.endpoint, each.fields));
+    ASSERT_FALSE(refused.ok()) << each.fields;
+    EXPECT_EQ(refused.error().message, each.message);
+    EXPECT_EQ(refused.error().code, "invalid_value");
+  }
+}
+
 TEST(RequestValidation, TokenLimits) {
   CheckAll({{kChat, R"("max_tokens":"8")", "invalid_type", "max_tokens"},
             {kChat, R"("max_tokens":8.5)", "invalid_type", "max_tokens"},
@@ -380,7 +449,8 @@ TEST(RequestValidation, TheSpindleObject) {
        {kChat, R"("spindle":[])", "invalid_type", "spindle"},
        {kChat, R"("spindle":{"progress":true,"stats":"none","audit_every":0})", ""},
        {kChat, R"("spindle":{"progress":1})", "invalid_type", "spindle.progress"},
-       {kChat, R"("spindle":{"stats":"summary"})", "unsupported_parameter", "spindle.stats"},
+       {kChat, R"("spindle":{"stats":"summary"})", ""},
+       {kChat, R"("spindle":{"stats":"per_layer"})", "unsupported_parameter", "spindle.stats"},
        {kChat, R"("spindle":{"stats":"all"})", "invalid_value", "spindle.stats"},
        {kChat, R"("spindle":{"audit_every":2})", "unsupported_parameter", "spindle.audit_every"},
        {kChat,
@@ -401,6 +471,40 @@ TEST(RequestValidation, TheSpindleObject) {
         "unsupported_parameter",
         "spindle.kv.max_tier"},
        {kText, R"("spindle":{"kv":{"maxtier":"host"}})", "unknown_parameter", "spindle.kv.maxtier"},
+       {kChat, R"("spindle":{"kv":{"retention_seconds":0}})", ""},
+       {kChat, R"("spindle":{"kv":{"retention_seconds":86400,"session":"a.B_c:d-9"}})", ""},
+       {kText, R"("n":2,"spindle":{"kv":{"retention_seconds":5}})", ""},
+       {kChat,
+        R"("spindle":{"kv":{"retention_seconds":86401}})",
+        "invalid_value",
+        "spindle.kv.retention_seconds"},
+       {kChat,
+        R"("spindle":{"kv":{"retention_seconds":-1}})",
+        "invalid_value",
+        "spindle.kv.retention_seconds"},
+       {kChat,
+        R"("spindle":{"kv":{"retention_seconds":"5"}})",
+        "invalid_type",
+        "spindle.kv.retention_seconds"},
+       {kChat,
+        R"("spindle":{"kv":{"retention_seconds":0,"session":"a"}})",
+        "invalid_value",
+        "spindle.kv.retention_seconds"},
+       {kChat, R"("spindle":{"kv":{"session":""}})", "invalid_value", "spindle.kv.session"},
+       {kChat, R"("spindle":{"kv":{"session":"a/b"}})", "invalid_value", "spindle.kv.session"},
+       {kChat, R"("spindle":{"kv":{"session":7}})", "invalid_type", "spindle.kv.session"},
+       {kChat,
+        R"("n":2,"spindle":{"kv":{"session":"a"}})",
+        "unsupported_combination",
+        "spindle.kv.session"},
+       {kText,
+        R"("best_of":2,"spindle":{"kv":{"session":"a"}})",
+        "unsupported_combination",
+        "spindle.kv.session"},
+       {kChat,
+        R"("cache_prompt":false,"spindle":{"kv":{"retention_seconds":5}})",
+        "unsupported_combination",
+        "spindle.kv.retention_seconds"},
        {kChat, R"("spindle":{"sprase":{}})", "unknown_parameter", "spindle.sprase"},
        {kChat, R"("spindle":{"sparse":5})", "invalid_type", "spindle.sparse"}});
 }

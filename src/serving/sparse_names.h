@@ -1,0 +1,23 @@
+// The attention algorithms that requests may name (API specification 9.1), for listing and
+// acceptance alike. Thread-safety: pure functions.
+#pragma once
+
+#include <array>
+#include <string_view>
+
+#include "serving/api_error.h"
+
+namespace spindle::serving {
+
+// What this build offers; the first is the default, which `auto` stands for.
+inline constexpr std::array<std::string_view, 1> kOfferedAlgorithms = {"dense"};
+
+// Names of the API that this build does not offer.
+inline constexpr std::array<std::string_view, 5> kMissingAlgorithms = {
+    "streaming", "quest", "shadowkv", "retroinfer", "seer_r"};
+
+// Nothing for `auto` and what is offered. ERRORS: sparse_algorithm_unavailable (a name of the API),
+// invalid_value (any other), both listing what is offered.
+[[nodiscard]] MaybeError CheckSparseAlgorithm(std::string_view name, std::string_view path);
+
+}  // namespace spindle::serving
