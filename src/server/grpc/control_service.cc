@@ -79,6 +79,13 @@ grpc::ServerUnaryReactor* ControlService::GetLoad(grpc::CallbackServerContext* c
     host->set_capacity_bytes(load.kv.capacity_stripes * load.kv.stripe_bytes);
     host->set_used_bytes(load.kv.owned_stripes * load.kv.stripe_bytes);
     host->set_prefix_bytes(load.kv.cached_stripes * load.kv.stripe_bytes);
+    if (load.disk.has_value()) {
+      v1::TierLoad* disk = reply->add_tiers();
+      disk->set_name("disk");
+      disk->set_capacity_bytes(load.disk->disk.capacity_bytes);
+      disk->set_used_bytes(load.disk->disk.used_bytes);
+      disk->set_prefix_bytes(load.disk->disk.live_bytes);
+    }
     return grpc::Status::OK;
   });
 }

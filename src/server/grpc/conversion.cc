@@ -1,9 +1,15 @@
 #include "server/grpc/conversion.h"
 
 #include <algorithm>
+#include <string>
+#include <string_view>
 #include <utility>
+#include <vector>
+
+#include <google/protobuf/descriptor.h>
 
 #include "base/clock.h"
+#include "serving/sparse_names.h"
 
 namespace spindle::server {
 namespace {
@@ -22,24 +28,100 @@ std::vector<TokenId> ToTokens(const Ids& ids) {
   return tokens;
 }
 
-std::optional<serving::ApiError> RefuseUnsupported(const v1::GenerateRequest& request) {
-  const auto refuse = [](const char* field) {
-    return InvalidRequest(
-        "unsupported_parameter", field, std::string(field) + " is not available in this build");
-  };
-  if (request.has_constraint()) {
-    return refuse("constraint");
+serving::ApiError NotAvailable(const std::string& field) {
+  return InvalidRequest(
+      "unsupported_parameter", field, "'" + field + "' is not available in this build.");
+}
+
+// Only the algorithm may be named, and only one that is there.
+std::optional<serving::ApiError> CheckSparse(const v1::SparseOptions& sparse) {
+  if (sparse.has_algorithm()) {
+    if (auto error = serving::CheckSparseAlgorithm(sparse.algorithm(), "sparse.algorithm")) {
+      return error;
+    }
   }
-  if (request.has_sparse()) {
-    return refuse("sparse");
-  }
-  if (request.has_kv()) {
-    return refuse("kv");
-  }
-  if (request.output().stats() != v1::STATS_LEVEL_NONE) {
-    return refuse("output.stats");
+  v1::SparseOptions rest = sparse;
+  rest.clear_algorithm();
+  std::vector<const google::protobuf::FieldDescriptor*> given;
+  rest.GetReflection()->ListFields(rest, &given);
+  if (!given.empty()) {
+    return NotAvailable("sparse." + given.front()->name());
   }
   return std::nullopt;
+}
+
+std::optional<serving::ApiError> RefuseUnsupported(const v1::GenerateRequest& request) {
+  if (request.has_constraint()) {
+    return NotAvailable("constraint");
+  }
+  if (auto error = CheckSparse(request.sparse())) {
+    return error;
+  }
+  if (request.has_kv()) {
+    return NotAvailable("kv");
+  }
+  if (request.output().stats() > v1::STATS_LEVEL_SUMMARY) {
+    return NotAvailable("output.stats");
+  }
+  return std::nullopt;
+}
+
+// The body of a chat says how to sample and when to stop. Which of two sayings holds could not be
+// told: fields of the message have no "unset".
+std::optional<serving::ApiError> RefuseBesideChat(const v1::GenerateRequest& request) {
+  const v1::OutputOptions& output = request.output();
+  const std::pair<bool, const char*> fields[] = {
+      {request.has_sampling(), "sampling"},
+      {request.has_stopping(), "stopping"},
+      {output.logprobs(), "output.logprobs"},
+      {output.top_logprobs() != 0, "output.top_logprobs"},
+      {output.prompt_logprobs(), "output.prompt_logprobs"},
+  };
+  for (const auto& [given, name] : fields) {
+    if (given) {
+      return InvalidRequest("unsupported_combination",
+                            name,
+                            "'" + std::string(name) +
+                                "' and 'chat_json' cannot be given together: the body of the chat "
+                                "has fields for it.");
+    }
+  }
+  return std::nullopt;
+}
+
+// Names of the HTTP API and of the message.
+constexpr std::pair<std::string_view, std::string_view> kFieldNames[] = {
+    {"temperature", "sampling.temperature"},
+    {"top_p", "sampling.top_p"},
+    {"top_k", "sampling.top_k"},
+    {"min_p", "sampling.min_p"},
+    {"seed", "sampling.seed"},
+    {"n", "sampling.n"},
+    {"presence_penalty", "sampling.presence_penalty"},
+    {"frequency_penalty", "sampling.frequency_penalty"},
+    {"repetition_penalty", "sampling.repetition_penalty"},
+    {"logit_bias", "sampling.logit_bias"},
+    {"max_tokens", "stopping.max_tokens"},
+    {"min_tokens", "stopping.min_tokens"},
+    {"stop", "stopping.stop_strings"},
+    {"stop_token_ids", "stopping.stop_token_ids"},
+    {"top_logprobs", "output.top_logprobs"},
+    {"prompt_logprobs", "output.top_logprobs"},
+};
+
+// `path` ("stop_token_ids[3]") with its first name replaced.
+std::string GrpcPath(std::string_view path, InputCase input) {
+  const std::string_view name = path.substr(0, path.find_first_of("[."));
+  const std::string rest(path.substr(name.size()));
+  if (name == "prompt") {
+    return (input == v1::GenerateRequest::kText ? "text" : "token_ids.ids") + rest;
+  }
+  for (const auto& [http, grpc] : kFieldNames) {
+    if (name == http) {
+      return std::string(grpc) + rest;
+    }
+  }
+  return std::string(path);
 }
 
 void ApplySampling(const v1::Sampling& from,
@@ -191,6 +273,14 @@ void ToStats(const engine::RequestStats& from, v1::Stats* to) {
   to->set_ttft_ms(1e3 * ToSeconds(from.time_to_first_token));
   to->set_decode_ms(1e3 * ToSeconds(from.decode_time));
   to->set_preemptions(from.preemptions);
+  to->set_load_ms(1e3 * ToSeconds(from.load_time));
+  v1::KvUse* kv = to->mutable_kv();
+  kv->set_page_tokens(from.kv.page_tokens);
+  kv->set_pages(from.kv.pages);
+  kv->set_bytes(from.kv.bytes);
+  kv->set_disk_bytes(from.kv.disk_bytes);
+  kv->set_host_cached_tokens(from.cached_tokens - std::min(from.disk_tokens, from.cached_tokens));
+  kv->set_disk_cached_tokens(from.disk_tokens);
 }
 
 v1::Choice* ChoiceAt(uint32_t index, v1::GenerateResult* result) {
@@ -203,8 +293,36 @@ v1::Choice* ChoiceAt(uint32_t index, v1::GenerateResult* result) {
 
 }  // namespace
 
-OutputView ViewOf(const v1::OutputOptions& options) {
-  return {.text = !options.has_text() || options.text(), .token_ids = options.token_ids()};
+OutputView ViewOf(const v1::GenerateRequest& request) {
+  const v1::OutputOptions& options = request.output();
+  return {.text = !options.has_text() || options.text(),
+          .token_ids = options.token_ids(),
+          .input = request.input_case()};
+}
+
+serving::ApiError WithGrpcNames(serving::ApiError error, InputCase input) {
+  if (input == v1::GenerateRequest::kChatJson) {
+    return error;
+  }
+  if (error.param.has_value()) {
+    error.param = GrpcPath(*error.param, input);
+  }
+  // Messages quote names: 'top_p'.
+  std::string message;
+  std::string_view rest = error.message;
+  for (size_t open = rest.find('\''); open != rest.npos; open = rest.find('\'')) {
+    const size_t close = rest.find('\'', open + 1);
+    if (close == rest.npos) {
+      break;
+    }
+    message += rest.substr(0, open + 1);
+    message += GrpcPath(rest.substr(open + 1, close - open - 1), input);
+    message += '\'';
+    rest.remove_prefix(close + 1);
+  }
+  message += rest;
+  error.message = std::move(message);
+  return error;
 }
 
 Result<PreparedRequest> PrepareGenerate(const v1::GenerateRequest& request,
@@ -218,20 +336,24 @@ Result<PreparedRequest> PrepareGenerate(const v1::GenerateRequest& request,
         "missing_required_parameter", "input", "one of text, token_ids and chat_json is required");
   }
   const bool chat = request.input_case() == v1::GenerateRequest::kChatJson;
+  if (chat) {
+    if (const auto refused = RefuseBesideChat(request)) {
+      return *refused;
+    }
+  }
   Result<PreparedRequest> prepared =
       chat ? service.Prepare(serving::Endpoint::kChat, request.chat_json(), caller)
            : PreparePrompt(request, service);
   if (!prepared.ok()) {
-    return prepared;
+    return WithGrpcNames(prepared.error(), request.input_case());
   }
   PreparedRequest& value = prepared.value();
   if (!request.model().empty()) {
     value.model = request.model();
   }
-  if (chat && request.has_sampling()) {
-    ApplySampling(request.sampling(), service.options(), &value.sampling);
-  }
-  if (!chat || request.has_stopping() || request.has_output()) {
+  if (chat) {
+    value.progress = value.progress || request.output().progress();
+  } else {
     ApplyStoppingAndOutput(request, service.engine()->model_config().max_model_len, &value);
   }
   if (request.priority() != 0) {
@@ -240,7 +362,9 @@ Result<PreparedRequest> PrepareGenerate(const v1::GenerateRequest& request,
   if (!request.cache_salt().empty()) {
     value.cache_salt = request.cache_salt();
   }
-  return service.Validate(std::move(value));
+  Result<PreparedRequest> valid = service.Validate(std::move(value));
+  return valid.ok() ? std::move(valid)
+                    : Result<PreparedRequest>(WithGrpcNames(valid.error(), request.input_case()));
 }
 
 bool ToMessage(const serving::GenerationEvent& event,

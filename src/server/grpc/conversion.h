@@ -9,15 +9,24 @@
 
 namespace spindle::server {
 
-// What of a generation the client wants to see.
+using InputCase = v1::GenerateRequest::InputCase;
+
+// What of a generation the client wants to see, and how it asked.
 struct OutputView {
   bool text = true;
   bool token_ids = false;
+  InputCase input = v1::GenerateRequest::INPUT_NOT_SET;
 };
 
-[[nodiscard]] OutputView ViewOf(const v1::OutputOptions& options);
+[[nodiscard]] OutputView ViewOf(const v1::GenerateRequest& request);
 
-// Validates and tokenises. Constraint, sparse and kv fields are refused until they work.
+// The error with the names of the message's fields ("sampling.temperature") instead of those of the
+// HTTP API. Errors of `chat_json` speak of the JSON and stay.
+[[nodiscard]] serving::ApiError WithGrpcNames(serving::ApiError error, InputCase input);
+
+// Validates and tokenises; errors as WithGrpcNames gives them. Constraint, kv and most sparse
+// fields are refused until they work; so are sampling, stopping and log-probabilities beside
+// chat_json, which has its own.
 [[nodiscard]] serving::Result<serving::PreparedRequest> PrepareGenerate(
     const v1::GenerateRequest& request,
     const serving::Caller& caller,

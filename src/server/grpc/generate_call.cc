@@ -93,7 +93,7 @@ void GenerateCall::Pump() {
       writing_ = !last;
     }
     if (const auto* error = std::get_if<serving::ErrorEvent>(&*event)) {
-      End(ToGrpcStatus(error->error, context_));
+      End(ToGrpcStatus(WithGrpcNames(error->error, view_.input), context_));
       continue;
     }
     const bool finished = std::holds_alternative<serving::UsageEvent>(*event);

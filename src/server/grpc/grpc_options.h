@@ -16,4 +16,10 @@ struct GrpcOptions {
   std::string tls_ca_path;  // client certificates are asked for when set
 };
 
+// What the gRPC library may hold for calls and messages: four messages of the largest size, and
+// room for small ones.
+[[nodiscard]] inline constexpr uint64_t GrpcMemoryBytes(uint64_t max_message_bytes) {
+  return 4 * max_message_bytes + (uint64_t{16} << 20);
+}
+
 }  // namespace spindle::server

@@ -6,6 +6,7 @@
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/health_check_service_interface.h>
+#include <grpcpp/resource_quota.h>
 
 #include "base/read_file.h"
 #include "base/status_macros.h"
@@ -68,6 +69,9 @@ class GrpcServer::Impl {
     int bound_port = 0;
     builder.AddListeningPort(address, credentials, &bound_port);
     builder.SetMaxReceiveMessageSize(static_cast<int>(options.max_message_bytes));
+    grpc::ResourceQuota memory("spindle");
+    memory.Resize(GrpcMemoryBytes(options.max_message_bytes));
+    builder.SetResourceQuota(memory);
     // Two processes on one port would share its connections silently; a busy port must be an error.
     builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
     builder.RegisterService(&inference_);

@@ -37,7 +37,7 @@ auto StartCall(grpc::CallbackServerContext* context,
   }
   Result<std::unique_ptr<serving::Generation>> generation = service.Start(prepared.value(), caller);
   if (!generation.ok()) {
-    call->Refuse(generation.error());
+    call->Refuse(WithGrpcNames(generation.error(), request.input_case()));
     return call;
   }
   call->Begin(std::move(generation).value());
@@ -55,8 +55,7 @@ grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context, const grp
 grpc::ServerWriteReactor<v1::GenerateEvent>* InferenceService::Generate(
     grpc::CallbackServerContext* context, const v1::GenerateRequest* request) {
   const auto make = [&](CallTicket ticket) {
-    return std::make_shared<StreamingCall>(
-        context, worker_, ViewOf(request->output()), std::move(ticket));
+    return std::make_shared<StreamingCall>(context, worker_, ViewOf(*request), std::move(ticket));
   };
   return StartCall(context, *request, service_, admission_, make).get();
 }
@@ -66,7 +65,7 @@ grpc::ServerUnaryReactor* InferenceService::GenerateUnary(grpc::CallbackServerCo
                                                           v1::GenerateResult* result) {
   const auto make = [&](CallTicket ticket) {
     return std::make_shared<UnaryCall>(
-        context, worker_, ViewOf(request->output()), std::move(ticket), result);
+        context, worker_, ViewOf(*request), std::move(ticket), result);
   };
   return StartCall(context, *request, service_, admission_, make).get();
 }

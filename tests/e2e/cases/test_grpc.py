@@ -76,6 +76,46 @@ class GrpcTest(unittest.TestCase):
         result = self.inference.GenerateUnary(pb.GenerateRequest(model="smol", chat_json=body), metadata=AUTH)
         self.assertEqual(result.choices[0].text, self.server.chat().json["choices"][0]["message"]["content"])
 
+    def test_chat_json_has_fields_of_its_own(self):
+        body = '{"messages":[{"role":"user","content":"Say hello."}],"temperature":0,"max_tokens":8}'
+        for name, field in (("sampling", {"sampling": pb.Sampling(temperature=1)}), ("stopping", {"stopping": pb.Stopping(max_tokens=4)}),
+                            ("output.logprobs", {"output": pb.OutputOptions(logprobs=True)})):
+            error = self.assert_code(grpc.StatusCode.INVALID_ARGUMENT,
+                                     self.inference.Generate(pb.GenerateRequest(model="smol", chat_json=body, **field), metadata=AUTH))
+            self.assertIn(f"'{name}' and 'chat_json'", error.details())
+        view = self.inference.GenerateUnary(
+            pb.GenerateRequest(model="smol", chat_json=body, output=pb.OutputOptions(text=False, token_ids=True)), metadata=AUTH)
+        self.assertEqual(view.choices[0].text, "")
+        self.assertGreater(len(view.choices[0].token_ids), 0)
+
+    def test_errors_name_fields_of_the_message(self):
+        for name, field in (("sampling.temperature", {"sampling": pb.Sampling(temperature=9)}), ("sampling.top_k", {"sampling": pb.Sampling(top_k=-5)}),
+                            ("stopping.stop_token_ids[0]", {"stopping": pb.Stopping(max_tokens=4, stop_token_ids=[1 << 31])}),
+                            ("output.top_logprobs", {"output": pb.OutputOptions(logprobs=True, top_logprobs=99)}),
+                            ("token_ids.ids[1]", {"text": None, "token_ids": pb.TokenIds(ids=[1, 10**9])})):
+            error = self.assert_code(grpc.StatusCode.INVALID_ARGUMENT, self.inference.Generate(request(**field), metadata=AUTH))
+            self.assertIn(f"'{name}' must be in [", error.details())
+
+    def test_the_algorithm_that_runs_anyway_may_be_named(self):
+        plain = self.inference.GenerateUnary(request(), metadata=AUTH)
+        for algorithm in ("dense", "auto"):
+            named = self.inference.GenerateUnary(request(sparse=pb.SparseOptions(algorithm=algorithm)), metadata=AUTH)
+            self.assertEqual(named.choices[0].text, plain.choices[0].text)
+        error = self.assert_code(grpc.StatusCode.INVALID_ARGUMENT,
+                                 self.inference.Generate(request(sparse=pb.SparseOptions(budget_tokens=64)), metadata=AUTH))
+        self.assertIn("sparse.budget_tokens", error.details())
+
+    def test_statistics(self):
+        ids = [1 + i % 997 for i in range(300)]
+        long = request(text=None, token_ids=pb.TokenIds(ids=ids), output=pb.OutputOptions(stats=pb.STATS_LEVEL_SUMMARY))
+        self.inference.GenerateUnary(long, metadata=AUTH)
+        stats = self.inference.GenerateUnary(long, metadata=AUTH).stats
+        self.assertEqual((stats.kv.host_cached_tokens, stats.kv.disk_cached_tokens), (256, 0))
+        self.assertEqual(stats.kv.bytes, 5 * 64 * 23040)
+        self.assertGreaterEqual(stats.ttft_ms, stats.queue_ms)
+        self.assert_code(grpc.StatusCode.INVALID_ARGUMENT,
+                         self.inference.Generate(request(output=pb.OutputOptions(stats=pb.STATS_LEVEL_PER_LAYER)), metadata=AUTH))
+
     def test_several_choices(self):
         events = list(self.inference.Generate(request(sampling=pb.Sampling(temperature=1, seed=5, n=3)), metadata=AUTH))
         self.assertEqual(sorted(e.finished.index for e in events if e.WhichOneof("event") == "finished"), [0, 1, 2])
