@@ -9,6 +9,7 @@
 #include "server/http/json_writer.h"
 #include "server/http/logprob_format.h"
 #include "server/http/response.h"
+#include "server/http/stats_format.h"
 
 namespace spindle::server {
 namespace {
@@ -71,7 +72,7 @@ std::string CompletionId(serving::Endpoint endpoint, const std::string& request_
   return (endpoint == serving::Endpoint::kChat ? "chatcmpl-" : "cmpl-") + request_id;
 }
 
-void AppendUsage(const serving::Usage& usage, std::string* out) {
+void AppendUsage(const serving::Usage& usage, const engine::RequestStats* stats, std::string* out) {
   out->append(R"({"prompt_tokens":)");
   AppendNumber(usage.prompt_tokens, out);
   out->append(R"(,"completion_tokens":)");
@@ -80,6 +81,13 @@ void AppendUsage(const serving::Usage& usage, std::string* out) {
   AppendNumber(uint64_t{usage.prompt_tokens} + usage.completion_tokens, out);
   out->append(R"(,"prompt_tokens_details":{"cached_tokens":)");
   AppendNumber(usage.cached_tokens, out);
+  if (stats != nullptr) {
+    out->append(R"(,"spindle_cached":{"host":)");
+    AppendNumber(usage.cached_tokens - std::min(stats->disk_tokens, usage.cached_tokens), out);
+    out->append(R"(,"disk":)");
+    AppendNumber(stats->disk_tokens, out);
+    out->push_back('}');
+  }
   out->append(
       R"(,"audio_tokens":0},"completion_tokens_details":{"reasoning_tokens":0,"audio_tokens":0,)"
       R"("accepted_prediction_tokens":0,"rejected_prediction_tokens":0}})");
@@ -117,7 +125,7 @@ void ChunkWriter::End(const serving::Usage& running,
   out->append(extra);
   if (request_.continuous_usage) {
     out->append(R"(,"usage":)");
-    AppendUsage(running, out);
+    AppendUsage(running, nullptr, out);
   } else if (request_.include_usage) {
     out->append(R"(,"usage":null)");
   }
@@ -229,11 +237,20 @@ void ChunkWriter::Progress(const serving::ProgressEvent& event,
   End(running, progress, out);
 }
 
-void ChunkWriter::Done(const serving::Usage& usage, std::string* out) {
-  if (request_.include_usage) {
+void ChunkWriter::Done(const serving::Usage& usage,
+                       const engine::RequestStats& stats,
+                       std::string* out) {
+  if (request_.include_usage || request_.stats) {
     Begin(out);
-    out->append(R"(],"usage":)");
-    AppendUsage(usage, out);
+    out->push_back(']');
+    if (request_.include_usage) {
+      out->append(R"(,"usage":)");
+      AppendUsage(usage, request_.stats ? &stats : nullptr, out);
+    }
+    if (request_.stats) {
+      out->append(R"(,"spindle":)");
+      AppendStats(request_, stats, out);
+    }
     out->append("}\n\n");
   }
   out->append("data: [DONE]\n\n");
@@ -295,7 +312,8 @@ void ResultBuilder::AppendChoice(uint32_t index, const Choice& choice, std::stri
   out->push_back('}');
 }
 
-std::string ResultBuilder::Build(const serving::Usage& usage) const {
+std::string ResultBuilder::Build(const serving::Usage& usage,
+                                 const engine::RequestStats& stats) const {
   const bool chat = request_.endpoint == serving::Endpoint::kChat;
   std::string body =
       ResponseHead(request_, identity_, chat ? "chat.completion" : "text_completion");
@@ -308,7 +326,11 @@ std::string ResultBuilder::Build(const serving::Usage& usage) const {
     AppendChoice(index, choice, &body);
   }
   body += R"(],"usage":)";
-  AppendUsage(usage, &body);
+  AppendUsage(usage, request_.stats ? &stats : nullptr, &body);
+  if (request_.stats) {
+    body += R"(,"spindle":)";
+    AppendStats(request_, stats, &body);
+  }
   if (chat) {
     body += R"(,"service_tier":"default")";
   }

@@ -24,8 +24,8 @@ struct CompletionIdentity {
 // `chatcmpl-` or `cmpl-` and the request id.
 [[nodiscard]] std::string CompletionId(serving::Endpoint endpoint, const std::string& request_id);
 
-// {"prompt_tokens":…}
-void AppendUsage(const serving::Usage& usage, std::string* out);
+// {"prompt_tokens":…}; with `stats` also by tier where cached tokens came from.
+void AppendUsage(const serving::Usage& usage, const engine::RequestStats* stats, std::string* out);
 
 // Name of a finish reason.
 [[nodiscard]] const char* FinishReasonName(engine::FinishReason reason);
@@ -43,8 +43,8 @@ class ChunkWriter {
   void Progress(const serving::ProgressEvent& event,
                 const serving::Usage& running,
                 std::string* out);
-  // The usage chunk, when it was asked for, and the end mark.
-  void Done(const serving::Usage& usage, std::string* out);
+  // The usage chunk and the statistics, when they were asked for, and the end mark.
+  void Done(const serving::Usage& usage, const engine::RequestStats& stats, std::string* out);
   // The last event of a stream that failed.
   static void Error(const serving::ApiError& error, std::string* out);
 
@@ -69,7 +69,8 @@ class ResultBuilder {
   void Delta(serving::DeltaEvent event);
   void Finished(serving::FinishedEvent event);
   // The response body.
-  [[nodiscard]] std::string Build(const serving::Usage& usage) const;
+  [[nodiscard]] std::string Build(const serving::Usage& usage,
+                                  const engine::RequestStats& stats) const;
 
  private:
   struct Choice {

@@ -57,7 +57,7 @@ void GenerationResponse::OnEvent(serving::GenerationEvent event, std::string* ou
     usage_ = end->usage;
     stats_ = end->stats;
     if (stream) {
-      chunks_.Done(usage_, out);
+      chunks_.Done(usage_, stats_, out);
     }
   } else if (auto* failure = std::get_if<serving::ErrorEvent>(&event)) {
     error_ = std::move(failure->error);

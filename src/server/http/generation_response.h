@@ -38,7 +38,7 @@ class GenerationResponse {
   [[nodiscard]] const std::optional<serving::ApiError>& error() const { return error_; }
 
   // The whole response. REQUIRES: done, not streaming, no error.
-  [[nodiscard]] std::string Body() const { return result_.Build(usage_); }
+  [[nodiscard]] std::string Body() const { return result_.Build(usage_, stats_); }
 
   [[nodiscard]] serving::Generation& generation() { return *generation_; }
 

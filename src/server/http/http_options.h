@@ -10,6 +10,13 @@
 
 namespace spindle::server {
 
+// Bodies up to this size are nobody's concern: they count with their connection.
+inline constexpr uint64_t kLargeBodyBytes = uint64_t{64} << 10;
+// Bodies of the largest size that memory is set aside for.
+inline constexpr uint64_t kBodiesAtOnce = 4;
+// What a connection reads at once.
+inline constexpr uint64_t kConnectionReadBytes = uint64_t{16} << 10;
+
 // What /version and spindle_build_info report.
 struct BuildInfo {
   std::string version;
@@ -39,7 +46,7 @@ struct HttpOptions {
   uint64_t max_body_bytes = uint64_t{32} << 20;            // --max-body-size; ≥ 1 KiB
   uint32_t max_header_bytes = uint32_t{64} << 10;          // all header lines of a request
   uint32_t max_request_line_bytes = uint32_t{8} << 10;     // without its CRLF
-  uint32_t max_connections = 4096;                         // at a time; more wait in the backlog
+  uint32_t max_connections = 1024;                         // --max-connections; more wait
   Duration header_timeout = std::chrono::seconds(30);      // from the first byte to the last header
   Duration body_timeout = std::chrono::seconds(60);        // without enough bytes of a body
   Duration keep_alive_timeout = std::chrono::seconds(75);  // idle between two requests

@@ -9,10 +9,9 @@
 #include <memory>
 #include <utility>
 
-namespace spindle::server {
+#include "server/http/http_options.h"
 
-// Bodies up to this size are nobody's concern.
-inline constexpr uint64_t kLargeBodyBytes = uint64_t{64} << 10;
+namespace spindle::server {
 
 class LargeBodies {
  public:

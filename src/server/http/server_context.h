@@ -17,9 +17,6 @@
 
 namespace spindle::server {
 
-// Bodies of the largest size that memory is set aside for.
-inline constexpr uint64_t kBodiesAtOnce = 4;
-
 struct ServerContext {
   ServerContext(HttpOptions server_options,
                 std::unique_ptr<Backend> server_backend,

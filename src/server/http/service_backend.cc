@@ -7,7 +7,9 @@
 #include "server/http/http_server.h"
 #include "server/http/json_writer.h"
 #include "server/http/response.h"
+#include "server/http/session_report.h"
 #include "serving/completion_service.h"
+#include "serving/kv_report.h"
 
 namespace spindle::server {
 namespace {
@@ -97,6 +99,11 @@ class ServiceBackend final : public Backend {
   serving::Result<std::string> KvReport() const override;
   serving::Result<std::string> ResetCache() override;
 
+  serving::Result<std::string> Sessions(const SessionCall& call) override {
+    engine::Engine* engine = service_.engine();
+    return engine == nullptr ? NoEngine() : RunSessionCall(*engine, call);
+  }
+
   bool CancelRequest(const std::string& id) override {
     engine::Engine* engine = service_.engine();
     return engine != nullptr && engine->Cancel(id, engine::CancelCause::kAdmin);
@@ -139,27 +146,12 @@ serving::Result<std::string> ServiceBackend::ListRequests() const {
   return json;
 }
 
-// The one tier there is: capacity and use in bytes, and the prefix cache.
 serving::Result<std::string> ServiceBackend::KvReport() const {
   const engine::Engine* engine = service_.engine();
   if (engine == nullptr) {
     return NoEngine();
   }
-  const kv::KvStats stats = engine->Load().kv;
-  std::string json = R"({"tiers":[{)";
-  AppendMember("name", "host", &json);
-  AppendMember("capacity_bytes", stats.capacity_stripes * stats.stripe_bytes, &json);
-  AppendMember("committed_bytes", stats.owned_stripes * stats.stripe_bytes, &json);
-  AppendMember("buffered_bytes", uint64_t{0}, &json);
-  AppendMember("prefix_bytes", stats.cached_stripes * stats.stripe_bytes, &json);
-  AppendMember("free_bytes", stats.free_stripes * stats.stripe_bytes, &json);
-  AppendMember("resident_bytes", stats.committed_bytes, &json);
-  AppendMember("pages", stats.capacity_stripes * PagesPerStripe(*engine), &json);
-  json += "}]";
-  AppendMember("page_tokens", engine->kv_geometry().page_tokens(), &json);
-  AppendMember("prefix_cache_entries", stats.prefix_entries, &json);
-  json += '}';
-  return json;
+  return serving::KvReportJson(engine->Load(), engine->kv_geometry());
 }
 
 serving::Result<std::string> ServiceBackend::ResetCache() {

@@ -1,4 +1,5 @@
 """Queue, cancellation, drain, start-up, prefix cache, metrics, CORS (C34-C38, C40, C44)."""
+import json
 import re
 import signal
 import socket
@@ -6,7 +7,7 @@ import threading
 import time
 import unittest
 
-from harness import ADMIN_KEY, Server, assert_error
+from harness import ADMIN_KEY, KEY, Server, assert_error
 
 CHAT = "/v1/chat/completions"
 
@@ -103,10 +104,49 @@ class LifecycleTest(unittest.TestCase):
     def test_kv_admin(self):
         self.server.chat("fill the cache " * 30)
         kv = self.server.request("GET", "/admin/kv", key=ADMIN_KEY).json
-        self.assertTrue(kv)
+        self.assertEqual([tier["name"] for tier in kv["tiers"]], ["host"])
+        host = kv["tiers"][0]
+        self.assertEqual(host["used_bytes"]["live"] + host["used_bytes"]["cached"] + host["free_bytes"], host["capacity_bytes"])
+        self.assertEqual(host["lookups"]["hit_tokens"] + host["lookups"]["miss_tokens"], host["lookups"]["tokens"])
+        self.assertGreater(host["lookups"]["tokens"], 0)
         self.wait_idle()
         freed = self.server.post("/admin/cache/reset", {}, key=ADMIN_KEY).json
         self.assertGreater(freed["freed_pages"], 0)
+
+    def test_admin_config_shows_what_was_asked_and_what_it_is(self):
+        config = self.server.request("GET", "/admin/config", key=ADMIN_KEY).json
+        self.assertEqual(config["max-model-len"], {"value": 2048, "given": "2048", "source": "flag"})
+        self.assertEqual(config["max-num-batched-tokens"], {"value": 512, "given": None, "source": "default"})
+        kv = self.server.request("GET", "/admin/kv", key=ADMIN_KEY).json
+        self.assertEqual(config["kv-host-bytes"], {"value": kv["tiers"][0]["capacity_bytes"], "given": None, "source": "default"})
+        self.assertEqual(config["max-queue-tokens"]["value"], 8 * 2048)
+        self.assertEqual(config["kv-cache-dtype"]["value"], "bf16")
+        self.assertGreater(config["threads"]["value"], 0)
+        self.assertEqual(config["isa"]["value"], self.server.request("GET", "/version", key=None).json["isa"])
+        self.assertEqual(config["stream-stall-timeout"]["value"], 60)
+        self.assertNotIn(KEY, json.dumps(config["api-key"]))
+        self.assertIn("config_resolved", self.server.log_text())
+
+    def test_listed_algorithms_are_accepted(self):
+        entry = self.server.request("GET", "/v1/models").json["data"][0]
+        answers = {self.server.chat("Say hello.", spindle={"sparse": {"algorithm": each["name"]}}).json["choices"][0]["message"]["content"]
+                   for each in entry["spindle"]["sparse"]["algorithms"]}
+        self.assertEqual(answers, {self.server.chat("Say hello.").json["choices"][0]["message"]["content"]})
+        refused = self.server.chat("Say hello.", spindle={"sparse": {"algorithm": "quest"}})
+        assert_error(self, refused, 400, "sparse_algorithm_unavailable")
+
+    def test_statistics(self):
+        prompt = "The wind goes over the hills. " * 40
+        plain = self.server.chat(prompt, max_tokens=4).json
+        self.assertNotIn("spindle", plain)
+        answer = self.server.chat(prompt, max_tokens=4, spindle={"stats": "summary"}).json
+        cached = answer["usage"]["prompt_tokens_details"]
+        self.assertEqual(cached["spindle_cached"], {"host": cached["cached_tokens"], "disk": 0})
+        stats = answer["spindle"]
+        self.assertEqual(stats["kv"]["page_tokens"], 16)
+        self.assertEqual(stats["kv"]["bytes_total"], stats["kv"]["pages_total"] * 4096)
+        timing = stats["timing"]
+        self.assertAlmostEqual(timing["queue_ms"] + timing["prefill_ms"], timing["ttft_ms"], delta=0.1)
 
     def test_health_and_version(self):
         for path in ("/health", "/healthz", "/ping", "/ready", "/readyz", "/live", "/livez"):

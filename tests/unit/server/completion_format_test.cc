@@ -1,5 +1,6 @@
 #include "server/http/completion_format.h"
 
+#include <chrono>
 #include <cmath>
 #include <limits>
 #include <string>
@@ -221,7 +222,7 @@ TEST(ResultBuilder, ChoicesAreOrderedAndStopReasonsShown) {
   finish = {};
   finish.stop_token = 2;
   builder.Finished(finish);
-  const Json json = Json::parse(builder.Build({3, 2, 1}));
+  const Json json = Json::parse(builder.Build({3, 2, 1}, {}));
   ASSERT_EQ(json["choices"].size(), 2U);
   EXPECT_EQ(json["choices"][0]["index"], 0);
   EXPECT_EQ(json["choices"][0]["text"], "");
@@ -230,6 +231,71 @@ TEST(ResultBuilder, ChoicesAreOrderedAndStopReasonsShown) {
   EXPECT_EQ(json["choices"][1]["token_ids"], Json::parse("[9]"));
   EXPECT_EQ(json["choices"][1]["logprobs"]["tokens"], Json::parse(R"(["b"])"));
   EXPECT_FALSE(json.contains("service_tier"));
+}
+
+engine::RequestStats SomeStats() {
+  engine::RequestStats stats;
+  stats.prompt_tokens = 200;
+  stats.cached_tokens = 192;
+  stats.disk_tokens = 128;
+  stats.longest_choice = 11;
+  stats.preemptions = 2;
+  stats.kv = {.page_tokens = 16, .pages = 120, .bytes = 491520, .disk_bytes = 8192};
+  stats.queue_time = std::chrono::milliseconds(30);
+  stats.load_time = std::chrono::milliseconds(20);
+  stats.prefill_time = std::chrono::milliseconds(5);
+  stats.time_to_first_token = std::chrono::milliseconds(35);
+  stats.decode_time = std::chrono::milliseconds(50);
+  return stats;
+}
+
+void ExpectStats(const Json& spindle) {
+  EXPECT_EQ(spindle["sparse"]["algorithm"], "dense");
+  EXPECT_EQ(spindle["kv"]["page_tokens"], 16);
+  EXPECT_EQ(spindle["kv"]["pages_total"], 120);
+  EXPECT_EQ(spindle["kv"]["bytes_total"], 491520);
+  EXPECT_EQ(spindle["kv"]["fetched_bytes"]["disk"], 8192);
+  EXPECT_EQ(spindle["kv"]["fetch_stall_ms"], 20);
+  EXPECT_EQ(spindle["timing"]["queue_ms"], 30);
+  EXPECT_EQ(spindle["timing"]["load_ms"], 20);
+  EXPECT_EQ(spindle["timing"]["prefill_ms"], 5);
+  EXPECT_EQ(spindle["timing"]["ttft_ms"], 35);
+  EXPECT_EQ(spindle["timing"]["decode_ms"], 50);
+  EXPECT_EQ(spindle["timing"]["tpot_ms_mean"], 5);
+  EXPECT_EQ(spindle["timing"]["preemptions"], 2);
+  EXPECT_EQ(spindle["seed"], 18446744073709551615U);
+}
+
+TEST(Statistics, StandBesideTheUsageOfAWholeResponse) {
+  serving::PreparedRequest request = ChatRequest();
+  request.sampling.seed = UINT64_MAX;
+  EXPECT_FALSE(Json::parse(ResultBuilder(request, kIdentity).Build({200, 11, 192}, SomeStats()))
+                   .contains("spindle"));
+  request.stats = true;
+  const Json json =
+      Json::parse(ResultBuilder(request, kIdentity).Build({200, 11, 192}, SomeStats()));
+  ExpectStats(json["spindle"]);
+  EXPECT_EQ(json["usage"]["prompt_tokens_details"]["spindle_cached"],
+            Json::parse(R"({"host":64,"disk":128})"));
+}
+
+TEST(Statistics, ComeInTheLastChunkOfAStream) {
+  serving::PreparedRequest request = ChatRequest();
+  request.stream = true;
+  request.sampling.seed = UINT64_MAX;
+  request.stats = true;
+  for (const bool include_usage : {false, true}) {
+    request.include_usage = include_usage;
+    std::string out;
+    ChunkWriter(request, kIdentity).Done({200, 11, 192}, SomeStats(), &out);
+    const std::string end = "data: [DONE]\n\n";
+    ASSERT_EQ(out.substr(out.size() - end.size()), end);
+    const std::vector<Json> events = Parse(out.substr(0, out.size() - end.size()));
+    ASSERT_EQ(events.size(), 1U);
+    EXPECT_TRUE(events[0]["choices"].empty());
+    ExpectStats(events[0]["spindle"]);
+    EXPECT_EQ(events[0].contains("usage"), include_usage);
+  }
 }
 
 }  // namespace
