@@ -171,7 +171,7 @@ class SessionTest(unittest.TestCase):
         prompts = [f"Story {i}. " + PROMPT for i in range(2)]
 
         def run(server):
-            streams = [server.stream("/v1/completions", {"model": "smol", "prompt": prompt, "max_tokens": 500,
+            streams = [server.stream("/v1/completions", {"model": "smol", "prompt": prompt, "max_tokens": 700,
                                                          "temperature": 0, "ignore_eos": True, "stream": True}, key="one")
                        for prompt in prompts]
             return [text_of(stream.all()) for stream in streams]
