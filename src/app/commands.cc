@@ -86,7 +86,8 @@ int ServeCommand(const std::vector<std::string>& arguments) {
   if (const absl::Status status = log::Configure(options.log); !status.ok()) {
     return Fatal(kExitUsage, status);
   }
-  return ServerProcess(std::move(options), table.effective()).Run();
+  std::vector<config::EffectiveOption> effective = table.Effective();
+  return ServerProcess(std::move(options), std::move(effective)).Run();
 }
 
 int ChatCommand(const std::vector<std::string>& arguments) {
@@ -125,19 +126,21 @@ int ChatCommand(const std::vector<std::string>& arguments) {
   serving::CompletionService service(serving, registry, SteadyClock());
   {
     LoadProgressBar bar("loading");
-    absl::StatusOr<serving::LoadedModel> model =
-        LoadModel(load, registry, SteadyClock(), [&bar](double fraction) { bar.Show(fraction); });
-    if (!model.ok()) {
-      return Fatal(ModelExitCode(model.status()), model.status());
+    absl::StatusOr<LoadResult> loaded =
+        LoadModel(load, /*front_ends=*/nullptr, registry, SteadyClock(), [&bar](double fraction) {
+          bar.Show(fraction);
+        });
+    if (!loaded.ok()) {
+      return Fatal(ModelExitCode(loaded.status()), loaded.status());
     }
     // What the model says of itself wins. At temperature 1 small models ramble.
     if (!chat.temperature.has_value()) {
-      chat.temperature = model->temperature.value_or(0.7F);
+      chat.temperature = loaded->model.temperature.value_or(0.7F);
     }
     if (!chat.top_p.has_value()) {
-      chat.top_p = model->top_p.value_or(0.9F);
+      chat.top_p = loaded->model.top_p.value_or(0.9F);
     }
-    service.SetModel(*std::move(model));
+    service.SetModel(std::move(loaded->model));
   }
   const absl::Status status = cli::Chat(service, chat);
   service.Shutdown(SteadyClock().Now());
@@ -216,13 +219,17 @@ int KvCommand(const std::vector<std::string>& arguments) {
   cli::KvToolOptions options;
   options.action = found->second.first;
   config::OptionTable table;
+  table.NamePositional("DIR", "the folder given to --kv-disk-path, or one store in it");
   table.Switch("json", &options.json, "print JSON, one line per store");
   if (options.action == Action::kCheck) {
     table.Switch("repair", &options.repair, "write a new index; no server may use the store");
   }
   if (options.action == Action::kCollect) {
-    table.Bytes(
-        "target", &options.target_bytes, 0, "drop the oldest until this many bytes are left");
+    table.Bytes("target",
+                &options.target_bytes,
+                0,
+                uint64_t{1} << 60,
+                "drop the oldest until this many bytes are left");
   }
   if (const auto code = ParseArguments(table,
                                        "spindle kv " + found->first,

@@ -9,7 +9,10 @@
 namespace spindle::app {
 
 LoadProgressBar::LoadProgressBar(std::string label)
-    : label_(std::move(label)), terminal_(isatty(STDERR_FILENO) != 0) {}
+    : LoadProgressBar(std::move(label), isatty(STDERR_FILENO) != 0) {}
+
+LoadProgressBar::LoadProgressBar(std::string label, bool terminal)
+    : label_(std::move(label)), terminal_(terminal) {}
 
 LoadProgressBar::~LoadProgressBar() {
   if (shown_percent_ >= 0) {

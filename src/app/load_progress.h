@@ -9,6 +9,8 @@ namespace spindle::app {
 class LoadProgressBar {
  public:
   explicit LoadProgressBar(std::string label);
+  // The same on what is known to be a terminal or not, for tests.
+  LoadProgressBar(std::string label, bool terminal);
   // Removes the bar.
   ~LoadProgressBar();
   LoadProgressBar(const LoadProgressBar&) = delete;

@@ -7,20 +7,17 @@
 
 #include <nlohmann/json.hpp>
 
-#include "app/memory_plan.h"
+#include "app/synthetic_selection.h"
 #include "base/log.h"
 #include "base/status_macros.h"
 #include "kernels/registry.h"
 #include "kv/kv_tiers.h"
+#include "model/config_reader.h"
 #include "platform/compute_pool.h"
 
 namespace spindle::app {
 namespace {
 
-// Start-up memory beyond weights, KV and activations: code, tokenizer, buffers of connections.
-constexpr uint64_t kOverheadBytes = 150ULL << 20;
-// The disk tier's share of a file system that nobody gave a size.
-constexpr uint64_t kMaxDefaultDiskBytes = 32ULL << 30;
 constexpr uint64_t kMinDiskStripes = 64;
 constexpr uint64_t kSegmentsOfSmallTier = 16;
 
@@ -71,12 +68,13 @@ absl::StatusOr<std::unique_ptr<kv::DiskTier>> OpenDiskTier(kv::KvOptions options
   if (options.disk_bytes == 0) {
     SPINDLE_ASSIGN_OR_RETURN(const kv::disk::FreeSpaceInfo space,
                              files.FreeSpace(options.disk_path));
-    options.disk_bytes = std::min(kMaxDefaultDiskBytes, space.free_bytes / 2);
+    options.disk_bytes = std::min(config::kMaxDefaultDiskBytes, space.free_bytes / 2);
   }
   const uint64_t smallest = kMinDiskStripes * host.geometry().stripe_bytes();
   if (options.disk_bytes < smallest) {
-    return absl::InvalidArgumentError("--kv-disk-bytes must be at least " + HumanBytes(smallest) +
-                                      " for this model, got " + HumanBytes(options.disk_bytes));
+    return absl::InvalidArgumentError("--kv-disk-bytes must be at least " +
+                                      config::HumanBytes(smallest) + " for this model, got " +
+                                      config::HumanBytes(options.disk_bytes));
   }
   kv::disk::DiskOptions disk_options;
   // Space comes back segment by segment, so a small tier has small ones.
@@ -97,43 +95,55 @@ absl::StatusOr<std::unique_ptr<kv::DiskTier>> OpenDiskTier(kv::KvOptions options
   const kv::disk::DiskStats stats = tier->Stats().disk;
   log::Info("kv_disk_open",
             {{"path", options.disk_path},
-             {"capacity", HumanBytes(stats.capacity_bytes)},
-             {"used", HumanBytes(stats.used_bytes)},
+             {"capacity", config::HumanBytes(stats.capacity_bytes)},
+             {"used", config::HumanBytes(stats.used_bytes)},
              {"stripes", stats.entries},
              {"direct", stats.direct_active},
              {"io_uring", stats.ring_active}});
   return tier;
 }
 
+// The fast tier of the modes that have one: a ring per worker, the rest for sequences.
+absl::StatusOr<std::unique_ptr<kv::FastTier>> MakeFastTier(const config::LoadOptions& options,
+                                                           const model::ModelConfig& model,
+                                                           const kernels::KernelTable& kernels,
+                                                           uint32_t num_workers) {
+  kv::FastTierOptions fast;
+  fast.geometry = config::GeometryOf(options, model);
+  fast.fast_bytes = config::ResolveFastBytes(options, model, platform::TotalMemoryBytes());
+  fast.metadata_bytes = config::FastMetadataBytes(options, model, fast.fast_bytes);
+  fast.num_workers = num_workers;
+  fast.num_rings = num_workers;
+  fast.ring_frames = fast.pass_unit_tokens / fast.geometry.page_tokens();
+  const uint64_t least = uint64_t{fast.num_rings} * fast.ring_frames * fast.geometry.page_bytes();
+  if (fast.fast_bytes < least) {
+    return absl::InvalidArgumentError(
+        "--kv-fast-bytes must be at least " + std::to_string(least) + " (the pages of " +
+        std::to_string(fast.pass_unit_tokens) + " tokens of a head for each of " +
+        std::to_string(num_workers) + " threads), got " + std::to_string(fast.fast_bytes));
+  }
+  return kv::FastTier::Create(fast, kernels);
+}
+
 absl::StatusOr<kv::KvTiers> MakeTiers(const config::LoadOptions& options,
                                       const model::Model& model,
                                       const kernels::KernelTable& kernels,
+                                      uint32_t num_workers,
                                       const Clock& clock) {
-  const model::ModelConfig& shape = model.config();
-  const kv::KvGeometry geometry{.num_layers = shape.num_layers,
-                                .num_kv_heads = shape.num_kv_heads,
-                                .head_dim = shape.head_dim,
-                                .type = config::ResolveKvType(options)};
   kv::KvOptions kv_options = options.kv;
-  if (kv_options.host_bytes == 0) {
-    kv_options.host_bytes = DefaultKvBytes(platform::TotalMemoryBytes(),
-                                           options.engine.max_num_seqs,
-                                           shape.max_model_len,
-                                           geometry.stripe_bytes());
-  }
-  MemoryPlan plan;
-  plan.Add("KV", kv_options.host_bytes);
-  plan.Add("overhead", kOverheadBytes);
-  // The weights are resident already, so available memory has been reduced by them.
-  SPINDLE_RETURN_IF_ERROR(plan.Check(platform::AvailableMemoryBytes()));
-  log::Info("memory_plan",
-            {{"weights", HumanBytes(model.weight_bytes())},
-             {"kv", HumanBytes(kv_options.host_bytes)},
-             {"kv_bytes_per_token", geometry.bytes_per_token()},
-             {"overhead", HumanBytes(kOverheadBytes)},
-             {"available", HumanBytes(platform::AvailableMemoryBytes())}});
+  kv_options.host_bytes =
+      config::ResolveHostBytes(options, model.config(), platform::TotalMemoryBytes());
   kv::KvTiers tiers;
-  SPINDLE_ASSIGN_OR_RETURN(tiers.host, kv::KvStore::Create(kv_options, geometry));
+  SPINDLE_ASSIGN_OR_RETURN(
+      tiers.host, kv::KvStore::Create(kv_options, config::GeometryOf(options, model.config())));
+  if (kv_options.mode != kv::KvMode::kInPlace) {
+    SPINDLE_ASSIGN_OR_RETURN(tiers.fast,
+                             MakeFastTier(options, model.config(), kernels, num_workers));
+  }
+  if (kv_options.mode == kv::KvMode::kEmulatedLink) {
+    SPINDLE_RETURN_IF_ERROR(kv::ValidateLinkOptions(kv_options.link));
+    tiers.link = std::make_unique<kv::EmulatedLink>(kv_options.link);
+  }
   if (!kv_options.disk_path.empty()) {
     SPINDLE_ASSIGN_OR_RETURN(tiers.disk,
                              OpenDiskTier(kv_options, model, kernels, clock, *tiers.host));
@@ -141,19 +151,74 @@ absl::StatusOr<kv::KvTiers> MakeTiers(const config::LoadOptions& options,
   return tiers;
 }
 
+// Refuses what does not fit before anything large is taken.
+absl::Status CheckMemory(const config::LoadOptions& options,
+                         const config::FrontEndOptions* front_ends,
+                         const formats::ModelFile& file,
+                         const kernels::KernelTable& kernels) {
+  SPINDLE_ASSIGN_OR_RETURN(model::ModelConfig shape, model::ReadConfig(file));
+  SPINDLE_RETURN_IF_ERROR(model::ApplyOptions(options.model, &shape));
+  const uint64_t available = platform::AvailableMemoryBytes();
+  const config::MemoryPlan plan =
+      config::PlanServing(options,
+                          shape,
+                          model::EstimateWeightBytes(file, options.model.mode, kernels),
+                          platform::TotalMemoryBytes(),
+                          front_ends);
+  std::vector<std::string> names;  // outlive the fields
+  for (const config::MemoryPart& part : plan.parts()) {
+    names.push_back(part.name);
+    std::ranges::replace(names.back(), ' ', '_');
+  }
+  std::vector<log::Field> fields;
+  for (size_t i = 0; i < names.size(); ++i) {
+    fields.emplace_back(names[i], config::HumanBytes(plan.parts()[i].bytes));
+  }
+  fields.emplace_back("total", config::HumanBytes(plan.total_bytes()));
+  fields.emplace_back("limit", config::HumanBytes(config::MemoryPlan::LimitOf(available)));
+  log::Write(log::Level::kInfo, "memory_plan", fields);
+  return plan.Check(available);
+}
+
+ResolvedOptions Resolve(const config::LoadOptions& options,
+                        const serving::LoadedModel& loaded,
+                        const kv::KvTiers& tiers,
+                        uint32_t num_threads,
+                        uint32_t max_model_len) {
+  const engine::EngineOptions engine = config::ResolveEngineOptions(options, max_model_len);
+  const kv::KvStats host = tiers.host->Stats();
+  ResolvedOptions resolved = {
+      {"max-model-len", uint64_t{max_model_len}},
+      {"max-queue-size", uint64_t{engine.max_queue_size}},
+      {"max-queue-tokens", engine.max_queue_tokens},
+      {"kv-host-bytes", host.capacity_stripes * host.stripe_bytes},
+      {"kv-cache-dtype",
+       std::string(config::ResolveKvType(options) == DType::kF32 ? "f32" : "bf16")},
+      {"threads", uint64_t{num_threads}},
+      {"isa", std::string(loaded.kernel_name)}};
+  if (tiers.disk != nullptr) {
+    const kv::disk::DiskStats disk = tiers.disk->Stats().disk;
+    resolved.emplace_back("kv-disk-bytes", disk.capacity_bytes + disk.other_bytes);
+  }
+  return resolved;
+}
+
 }  // namespace
 
-absl::StatusOr<serving::LoadedModel> LoadModel(const config::LoadOptions& options,
-                                               metrics::Registry& registry,
-                                               const Clock& clock,
-                                               const model::LoadProgress& progress) {
+absl::StatusOr<LoadResult> LoadModel(const config::LoadOptions& options,
+                                     const config::FrontEndOptions* front_ends,
+                                     metrics::Registry& registry,
+                                     const Clock& clock,
+                                     const model::LoadProgress& progress) {
   const TimePoint started = clock.Now();
   SPINDLE_ASSIGN_OR_RETURN(const kernels::KernelTable* kernels, ChooseKernels(options.isa));
   SPINDLE_ASSIGN_OR_RETURN(
       const std::shared_ptr<const formats::ModelFile> file,  // shared with the model
 
       formats::ModelFile::Open(options.model_path));
-  serving::LoadedModel loaded;
+  SPINDLE_RETURN_IF_ERROR(CheckMemory(options, front_ends, *file, *kernels));
+  LoadResult result;
+  serving::LoadedModel& loaded = result.model;
   SPINDLE_ASSIGN_OR_RETURN(loaded.tokenizer, LoadTokenizer(*file, options.tokenizer_path));
   SPINDLE_ASSIGN_OR_RETURN(loaded.chat_template,
                            LoadChatTemplate(*file, *loaded.tokenizer, options.chat_template));
@@ -171,10 +236,12 @@ absl::StatusOr<serving::LoadedModel> LoadModel(const config::LoadOptions& option
              {"architecture", shape.architecture},
              {"quantization", shape.quantization},
              {"context", shape.max_model_len},
+             {"weights", config::HumanBytes(model->weight_bytes())},
              {"isa", kernels->name},
              {"threads", pool->num_workers()},
              {"seconds", ToSeconds(clock.Now() - started)}});
-  SPINDLE_ASSIGN_OR_RETURN(kv::KvTiers tiers, MakeTiers(options, *model, *kernels, clock));
+  SPINDLE_ASSIGN_OR_RETURN(kv::KvTiers tiers,
+                           MakeTiers(options, *model, *kernels, pool->num_workers(), clock));
   loaded.file_bytes = FileBytes(*file);
   loaded.num_parameters = model->num_parameters();
   loaded.kernel_name = kernels->name;
@@ -182,18 +249,22 @@ absl::StatusOr<serving::LoadedModel> LoadModel(const config::LoadOptions& option
                                     std::chrono::system_clock::now().time_since_epoch())
                                     .count();
   ReadSamplingDefaults(*file, &loaded);
-  const std::span<const TokenId> ends = loaded.tokenizer->end_ids();
+  result.resolved = Resolve(options, loaded, tiers, pool->num_workers(), shape.max_model_len);
+  engine::EngineOptions engine_options = config::ResolveEngineOptions(options, shape.max_model_len);
   SPINDLE_ASSIGN_OR_RETURN(
-      loaded.engine,
-      engine::Engine::Create(config::ResolveEngineOptions(options, shape.max_model_len),
-                             std::move(model),
-                             std::move(tiers),
-                             std::move(pool),
-                             *kernels,
-                             {ends.begin(), ends.end()},
-                             registry,
-                             clock));
-  return loaded;
+      engine_options.decode,
+      MakeSyntheticDecode(options.selection, tiers.host->geometry(), shape.max_model_len));
+  const std::span<const TokenId> ends = loaded.tokenizer->end_ids();
+  SPINDLE_ASSIGN_OR_RETURN(loaded.engine,
+                           engine::Engine::Create(engine_options,
+                                                  std::move(model),
+                                                  std::move(tiers),
+                                                  std::move(pool),
+                                                  *kernels,
+                                                  {ends.begin(), ends.end()},
+                                                  registry,
+                                                  clock));
+  return result;
 }
 
 }  // namespace spindle::app

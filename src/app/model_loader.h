@@ -6,7 +6,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "app/config_report.h"
 #include "config/load_options.h"
+#include "config/memory_plan.h"
 #include "formats/model_file.h"
 #include "metrics/metrics.h"
 #include "serving/completion_service.h"
@@ -27,13 +29,20 @@ absl::StatusOr<std::unique_ptr<text::ChatTemplate>> LoadChatTemplate(
     const text::Tokenizer& tokenizer,
     const std::string& override_template);
 
+struct LoadResult {
+  serving::LoadedModel model;
+  ResolvedOptions resolved;  // what options came to that were left to the machine or the model
+};
+
 // Loads everything and starts the engine. Logs the model, the kernels and the memory plan.
+// `front_ends`: what will be served over; null: nothing.
 // ERRORS: kNotFound, kInvalidArgument, kUnimplemented, kDataLoss … : the model (exit code 3);
 //         kResourceExhausted: the memory plan does not fit (exit code 5), with a table of its
-//         parts.
-absl::StatusOr<serving::LoadedModel> LoadModel(const config::LoadOptions& options,
-                                               metrics::Registry& registry,
-                                               const Clock& clock,
-                                               const model::LoadProgress& progress);
+//         parts. The plan is checked before the weights are read.
+absl::StatusOr<LoadResult> LoadModel(const config::LoadOptions& options,
+                                     const config::FrontEndOptions* front_ends,
+                                     metrics::Registry& registry,
+                                     const Clock& clock,
+                                     const model::LoadProgress& progress);
 
 }  // namespace spindle::app

@@ -1,20 +1,20 @@
 #include "app/server_process.h"
 
+#include <algorithm>
 #include <csignal>
 #include <cstdlib>
 #include <optional>
 #include <thread>
 #include <utility>
 
-#include <nlohmann/json.hpp>
 #include <unistd.h>
 
 #include "app/build_facts.h"
 #include "app/commands.h"
+#include "app/config_report.h"
 #include "app/load_progress.h"
 #include "app/model_loader.h"
 #include "app/signals.h"
-#include "base/json_text.h"
 #include "base/log.h"
 #include "base/mutex.h"
 #include "kernels/registry.h"
@@ -41,9 +41,10 @@ std::string KernelName(const std::string& isa) {
 
 class ServerProcess::Impl {
  public:
-  Impl(config::ServeOptions options, std::vector<std::pair<std::string, std::string>> effective)
+  Impl(config::ServeOptions options, std::vector<config::EffectiveOption> effective)
       : options_(std::move(options)),
-        effective_(std::move(effective)),
+        config_values_(ValuesJson(effective)),
+        config_(std::move(effective)),
         registry_({{"model_name", options_.serving.served_names.front()}}),
         service_(options_.serving, registry_, SteadyClock()) {}
 
@@ -64,12 +65,7 @@ class ServerProcess::Impl {
                {"build", kBuild},
                {"isa", KernelName(options_.load.isa)},
                {"model", options_.load.model_path}});
-    nlohmann::ordered_json config;
-    for (const auto& [name, value] : effective_) {
-      config[name] = value;
-    }
-    config_json_ = DumpJson(config);
-    log::Debug("config", {{"effective", config_json_}});
+    log::Info("config", {{"options", config_values_}});
     const bool open = options_.keys.keys.empty() && options_.keys.key_file.empty();
     if (open && options_.http.uds.empty() && options_.http.host != "127.0.0.1" &&
         options_.http.host != "localhost" && options_.http.host != "::1") {
@@ -96,7 +92,7 @@ class ServerProcess::Impl {
         options_.http,
         service_,
         {.keys = *keys_, .ids = request_ids_, .registry = registry_, .clock = SteadyClock()},
-        {.drain = [this] { BeginDrain(); }, .config_json = [this] { return config_json_; }});
+        {.drain = [this] { BeginDrain(); }, .config_json = [this] { return config_.Json(); }});
     if (!http.ok()) {
       return Fatal(kExitUsage, http.status());
     }
@@ -136,25 +132,44 @@ class ServerProcess::Impl {
   // Loader thread.
   void Load() {
     const TimePoint started = SteadyClock().Now();
-    absl::StatusOr<serving::LoadedModel> model = [this] {
+    absl::StatusOr<LoadResult> loaded = [this] {
       LoadProgressBar bar("loading");
-      return LoadModel(options_.load, registry_, SteadyClock(), [this, &bar](double fraction) {
-        service_.SetLoadProgress(fraction);
-        bar.Show(fraction);
-      });
+      const config::FrontEndOptions front_ends{.http = options_.http, .grpc = options_.grpc};
+      return LoadModel(
+          options_.load, &front_ends, registry_, SteadyClock(), [this, &bar](double fraction) {
+            service_.SetLoadProgress(fraction);
+            bar.Show(fraction);
+          });
     }();
     MutexLock lock(mutex_);
-    if (!model.ok()) {
-      load_error_ = model.status();
+    if (!loaded.ok()) {
+      load_error_ = loaded.status();
       signals_.Wake();
       return;
     }
-    service_.SetModel(*std::move(model));
+    ResolveConfig(*loaded);
+    service_.SetModel(std::move(loaded->model));
     http_->SetModelLoadTime(SteadyClock().Now() - started);
     SetGrpcServing(true);
     loaded_ = true;
     log::Info("ready",
               {{"address", http_->address()}, {"model", options_.serving.served_names.front()}});
+  }
+
+  // What was left to the model and the machine is known now.
+  void ResolveConfig(const LoadResult& loaded) {
+    const serving::ServingOptions& serving = options_.serving;
+    ResolvedOptions resolved = loaded.resolved;
+    resolved.emplace_back("temperature",
+                          config::AsWritten(serving.temperature.value_or(
+                              loaded.model.temperature.value_or(SamplingParams().temperature))));
+    resolved.emplace_back("top-p",
+                          config::AsWritten(serving.top_p.value_or(
+                              loaded.model.top_p.value_or(SamplingParams().top_p))));
+    const int32_t top_k = serving.top_k.value_or(loaded.model.top_k.value_or(0));
+    resolved.emplace_back("top-k", static_cast<uint64_t>(std::max(top_k, 0)));
+    config_.Resolve(resolved);
+    log::Info("config_resolved", {{"options", ValuesJson(resolved)}});
   }
 
   int WaitForEnd() {
@@ -246,8 +261,8 @@ class ServerProcess::Impl {
   }
 
   config::ServeOptions options_;
-  const std::vector<std::pair<std::string, std::string>> effective_;
-  std::string config_json_;
+  const std::string config_values_;
+  ConfigReport config_;
   Signals signals_;  // before everything that starts threads
   metrics::Registry registry_;
   serving::CompletionService service_;
@@ -265,7 +280,7 @@ class ServerProcess::Impl {
 };
 
 ServerProcess::ServerProcess(config::ServeOptions options,
-                             std::vector<std::pair<std::string, std::string>> effective)
+                             std::vector<config::EffectiveOption> effective)
     : impl_(std::make_unique<Impl>(std::move(options), std::move(effective))) {}
 
 ServerProcess::~ServerProcess() = default;

@@ -12,8 +12,7 @@ namespace spindle::app {
 class ServerProcess {
  public:
   // `effective`: the configuration as shown by /admin/config.
-  ServerProcess(config::ServeOptions options,
-                std::vector<std::pair<std::string, std::string>> effective);
+  ServerProcess(config::ServeOptions options, std::vector<config::EffectiveOption> effective);
   ~ServerProcess();
   ServerProcess(const ServerProcess&) = delete;
   ServerProcess& operator=(const ServerProcess&) = delete;

@@ -9,9 +9,12 @@
 
 #include "base/json_text.h"
 #include "base/status_macros.h"
+#include "config/memory_plan.h"
 #include "formats/model_file.h"
-#include "kv/kv_store.h"
+#include "kernels/registry.h"
+#include "kv/kv_geometry.h"
 #include "model/config_reader.h"
+#include "model/model.h"
 #include "platform/compute_pool.h"
 
 namespace spindle::cli {
@@ -23,18 +26,24 @@ std::string Shape(const std::vector<uint64_t>& shape) {
   return fmt::format("[{}]", fmt::join(shape, ", "));
 }
 
-std::string Human(uint64_t bytes) {
-  if (bytes < 1U << 20) {
-    return fmt::format("{} bytes", bytes);
+// What `spindle serve` with these options takes, over front ends with default options.
+ordered_json DescribePlan(const config::MemoryPlan& plan) {
+  const uint64_t available = platform::AvailableMemoryBytes();
+  ordered_json out;
+  for (const config::MemoryPart& part : plan.parts()) {
+    out["parts"].push_back({{"name", part.name}, {"bytes", part.bytes}, {"option", part.option}});
   }
-  constexpr uint64_t kGiB = 1U << 30;
-  return bytes < kGiB ? fmt::format("{:.1f} MiB", static_cast<double>(bytes) / (1U << 20))
-                      : fmt::format("{:.1f} GiB", static_cast<double>(bytes) / kGiB);
+  out["total_bytes"] = plan.total_bytes();
+  out["available_bytes"] = available;
+  out["limit_bytes"] = config::MemoryPlan::LimitOf(available);
+  out["fits"] = plan.Check(available).ok();
+  return out;
 }
 
 ordered_json Describe(const formats::ModelFile& file,
                       const model::ModelConfig& config,
-                      const config::LoadOptions& options) {
+                      const config::LoadOptions& options,
+                      const kernels::KernelTable& kernels) {
   uint64_t parameters = 0;
   uint64_t bytes = 0;
   std::map<std::string, uint64_t> types;
@@ -47,10 +56,7 @@ ordered_json Describe(const formats::ModelFile& file,
     bytes += tensor.bytes.size();
     types[std::string(spindle::Describe(tensor.type).name)] += tensor.bytes.size();
   }
-  const kv::KvGeometry geometry{.num_layers = config.num_layers,
-                                .num_kv_heads = config.num_kv_heads,
-                                .head_dim = config.head_dim,
-                                .type = config::ResolveKvType(options)};
+  const kv::KvGeometry geometry = config::GeometryOf(options, config);
   const uint64_t per_sequence = geometry.bytes_per_token() * config.max_model_len;
   ordered_json out;
   out["files"] = std::vector<std::string>(file.paths().begin(), file.paths().end());
@@ -72,17 +78,36 @@ ordered_json Describe(const formats::ModelFile& file,
   out["kv_bytes_per_token"] = geometry.bytes_per_token();
   out["kv_bytes_per_full_sequence"] = per_sequence;
   out["kv_bytes_all_sequences"] = per_sequence * options.engine.max_num_seqs;
-  out["weights_and_kv_bytes"] = bytes + per_sequence * options.engine.max_num_seqs;
-  out["memory_total"] = platform::TotalMemoryBytes();
-  out["memory_available"] = platform::AvailableMemoryBytes();
+  const config::FrontEndOptions front_ends;
+  out["memory_plan"] = DescribePlan(
+      config::PlanServing(options,
+                          config,
+                          model::EstimateWeightBytes(file, options.model.mode, kernels),
+                          platform::TotalMemoryBytes(),
+                          &front_ends));
   return out;
+}
+
+void PrintPlan(const ordered_json& plan) {
+  const auto row = [](const std::string& name, const ordered_json& bytes, const std::string& note) {
+    fmt::print("  {:<26}{:>12}  {}\n", name, config::HumanBytes(bytes.get<uint64_t>()), note);
+  };
+  fmt::print("memory plan of spindle serve\n");
+  for (const ordered_json& part : plan["parts"]) {
+    row(part["name"].get<std::string>(), part["bytes"], part["option"].get<std::string>());
+  }
+  row("total", plan["total_bytes"], plan["fits"].get<bool>() ? "fits" : "does not fit");
+  row("limit", plan["limit_bytes"], "95 % of what is available");
 }
 
 void PrintText(const ordered_json& description) {
   for (const auto& [key, value] : description.items()) {
-    const bool is_bytes = key.find("bytes") != std::string::npos || key.starts_with("memory_");
-    if (is_bytes && value.is_number_unsigned()) {
-      fmt::print("{:<28}{}\n", key, Human(value.get<uint64_t>()));
+    if (key == "memory_plan") {
+      PrintPlan(value);
+      continue;
+    }
+    if (key.find("bytes") != std::string::npos && value.is_number_unsigned()) {
+      fmt::print("{:<28}{}\n", key, config::HumanBytes(value.get<uint64_t>()));
       continue;
     }
     fmt::print("{:<28}{}\n", key, value.is_string() ? value.get<std::string>() : DumpJson(value));
@@ -96,7 +121,12 @@ absl::Status Inspect(const InspectOptions& options) {
                            formats::ModelFile::Open(options.load.model_path));
   SPINDLE_ASSIGN_OR_RETURN(model::ModelConfig config, model::ReadConfig(*file));
   SPINDLE_RETURN_IF_ERROR(model::ApplyOptions(options.load.model, &config));
-  ordered_json description = Describe(*file, config, options.load);
+  const kernels::KernelTable* kernels = kernels::FindKernelsByName(options.load.isa);
+  if (kernels == nullptr) {
+    return absl::InvalidArgumentError("--isa " + options.load.isa +
+                                      " is unknown or not supported by this CPU");
+  }
+  ordered_json description = Describe(*file, config, options.load, *kernels);
   if (options.json && options.tensors) {
     for (const formats::TensorInfo& tensor : file->tensors()) {
       description["tensors"].push_back({{"name", tensor.name},

@@ -19,7 +19,7 @@ struct KvToolOptions {
   };
 
   Action action = Action::kList;
-  std::string directory;  // the root given to the server, or one store in it
+  std::string directory = {};  // the root given to the server, or one store in it
   bool json = false;
   bool repair = false;        // kCheck: write a new index; no server may use the store
   uint64_t target_bytes = 0;  // kCollect: drop the oldest until each store has at most this; 0 =

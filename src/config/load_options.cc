@@ -27,6 +27,9 @@ void AddRopeOptions(OptionTable& table, model::RopeOverrides& rope) {
                }
                rope.scaling = value;
                return absl::OkStatus();
+             },
+             .show = [&rope]() -> OptionValue {
+               return rope.scaling.has_value() ? OptionValue(*rope.scaling) : OptionValue();
              }});
   table.OptionalFloat(
       "rope-scale", &rope.scale, 1e-3F, 1e6F, "context multiplication factor of RoPE scaling");
@@ -51,7 +54,49 @@ Option& AddBytes(OptionTable& table,
                       SPINDLE_ASSIGN_OR_RETURN(*bytes, ParseBytes(values.front()));
                       return *bytes > 0 ? absl::OkStatus()
                                         : absl::InvalidArgumentError("must be above 0");
+                    },
+                    .show = [bytes]() -> OptionValue {
+                      return *bytes == 0 ? OptionValue() : OptionValue(*bytes);
                     }});
+}
+
+// Modes in which pages are copied before they are read, and what they are studied with.
+void AddFastOptions(OptionTable& table, LoadOptions& options) {
+  kv::KvOptions& kv = options.kv;
+  table.Choice<kv::KvMode>("kv-mode",
+                           &kv.mode,
+                           {{"in-place", kv::KvMode::kInPlace},
+                            {"mirror", kv::KvMode::kMirror},
+                            {"emulated-link", kv::KvMode::kEmulatedLink}},
+                           "where attention reads KV: in host memory, or in a bounded fast tier "
+                           "that pages are copied to, for tests and studies");
+  AddBytes(table,
+           "kv-fast-bytes",
+           "memory of the fast tier of --kv-mode mirror and emulated-link",
+           "a quarter of --kv-host-bytes",
+           &kv.fast_bytes);
+  table.Float("kv-buffer-ratio",
+              &options.engine.buffer_ratio,
+              0.0F,
+              64.0F,
+              "wanted pages kept from earlier steps, per page that a step selects");
+  table.Float("sim-link-gbps",
+              &kv.link.gigabytes_per_second,
+              0.001F,
+              10000.0F,
+              "rate of the emulated link, 10^9 bytes per second");
+  table.Uint32(
+      "sim-link-latency-us", &kv.link.latency_us, 0, 1'000'000, "latency of the emulated link");
+  table.Choice<std::string>(
+      "kv-synthetic-selection",
+      &options.selection.profile,
+      {{"none", ""}, {"sticky", "sticky"}, {"medium", "medium"}, {"loose", "loose"}},
+      "decode over drawn pages, to study the tiers: answers are meaningless");
+  table.Uint32("kv-synthetic-pages",
+               &options.selection.pages,
+               1,
+               4096,
+               "drawn pages per step, layer and KV head");
 }
 
 void AddKvOptions(OptionTable& table, LoadOptions& options) {
@@ -69,6 +114,10 @@ void AddKvOptions(OptionTable& table, LoadOptions& options) {
              .apply = [&options](const std::vector<std::string>& values) -> absl::Status {
                options.kv.disk_path = values.front();
                return absl::OkStatus();
+             },
+             .show = [&options]() -> OptionValue {
+               return options.kv.disk_path.empty() ? OptionValue()
+                                                   : OptionValue(options.kv.disk_path);
              }});
   AddBytes(table,
            "kv-disk-bytes",
@@ -80,6 +129,7 @@ void AddKvOptions(OptionTable& table, LoadOptions& options) {
            "space that stays free on that file system, and at least 5 % of it",
            "2GiB",
            &options.kv.disk_min_free_bytes);
+  AddFastOptions(table, options);
   table
       .Choice<KvType>("kv-cache-dtype",
                       &options.kv_type,
@@ -119,6 +169,32 @@ void AddSchedulerOptions(OptionTable& table, LoadOptions& options) {
       .aliases = {"--timeout", "-to"};
   table.Seconds(
       "stream-stall-timeout", &engine.stream_stall_timeout, "a reader slower than this is cut off");
+}
+
+// What others let choose and this engine has decided: the value that says so is accepted.
+void AddFixedLoadOptions(OptionTable& table) {
+  constexpr const char* kOneProcess = "one process serves a model on one machine";
+  table.Fixed("tensor-parallel-size", "N", {"1"}, kOneProcess).aliases = {"--tp", "-tp"};
+  table.Fixed("pipeline-parallel-size", "N", {"1"}, kOneProcess).aliases = {"--pp", "-pp"};
+  table.Fixed("data-parallel-size", "N", {"1"}, kOneProcess).aliases = {"--dp", "-dp"};
+  table.Fixed("device", "NAME", {"auto", "cpu", "none"}, "this build computes on the CPU")
+      .aliases = {"-dev"};
+  table.Fixed("mmap", "", {"true"}, "weights are read through a mapping and kept packed");
+  table.Fixed("mlock", "", {"false"}, "memory is not locked; leave the host room instead");
+  table.Fixed("quantization", "NAME", {"auto", "none"}, "weights are used as the file has them")
+      .aliases = {"-q"};
+  table.Fixed("load-format", "NAME", {"auto", "gguf", "safetensors"}, "the file decides");
+  table.Fixed("tokenizer-mode", "NAME", {"auto"}, "there is one tokenizer per model");
+  table.Fixed("block-size", "N", {"64"}, "the prefix cache shares stripes of 64 tokens");
+  table.Fixed("swap-space", "GIB", {"0"}, "set --kv-host-bytes");
+  table.Fixed("cpu-offload-gb", "GIB", {"0"}, "weights stay in host memory");
+  table.Fixed("kv-offloading-size", "GIB", {"0"}, "set --kv-host-bytes or --kv-disk-path");
+  table.Fixed("cache-type-v", "TYPE", {"auto"}, "K and V have one type: --kv-cache-dtype")
+      .aliases = {"-ctv"};
+  table.Fixed("context-shift", "", {"false"}, "a full context ends the answer with 'length'");
+  table.Fixed("cache-reuse", "N", {"0"}, "equal beginnings are shared, moved pieces are not");
+  table.Fixed("grp-attn-n", "N", {"1"}, "use --rope-scaling").aliases = {"-gan"};
+  table.Fixed("enable-lora", "", {"false"}, "adapters are not offered in this build");
 }
 
 }  // namespace
@@ -161,12 +237,16 @@ void AddLoadOptions(OptionTable& table, LoadOptions& options) {
                  options.threads = static_cast<uint32_t>(*threads);
                }
                return threads.status();
+             },
+             .show = [&options]() -> OptionValue {
+               return options.threads == 0 ? OptionValue() : OptionValue(uint64_t{options.threads});
              }});
   table.Switch("pin-threads",
                &options.pin_threads,
                "bind each compute thread to one CPU of the affinity mask");
   table.Text(
       "isa", "auto|baseline|avx2|avx512|amx", &options.isa, "instruction set of the kernels");
+  AddFixedLoadOptions(table);
 }
 
 uint32_t ResolveMaxQueueSize(const LoadOptions& options) {

@@ -14,7 +14,16 @@
 
 namespace spindle::config {
 
+// The disk tier's share of a file system that nobody gave a size.
+inline constexpr uint64_t kMaxDefaultDiskBytes = uint64_t{32} << 30;
+
 enum class KvType : uint8_t { kAuto, kBf16, kF32 };
+
+// Decoding over drawn pages instead of all: to measure the tiers before algorithms choose.
+struct SyntheticSelection {
+  std::string profile;  // empty: none
+  uint32_t pages = 32;  // per step, layer and KV head
+};
 
 struct LoadOptions {
   std::string model_path;      // --model or positional
@@ -25,8 +34,9 @@ struct LoadOptions {
   std::optional<uint32_t> max_queue_size;    // unset = max(16, 4 × max_num_seqs)
   std::optional<uint32_t> max_queue_tokens;  // unset = 8 × max_model_len
   kv::KvOptions kv;                          // host_bytes 0 = chosen from the machine
-  KvType kv_type = KvType::kAuto;            // auto: bf16, or f32 with --dtype f32
-  uint32_t threads = 0;                      // 0 = usable CPUs
+  SyntheticSelection selection;
+  KvType kv_type = KvType::kAuto;  // auto: bf16, or f32 with --dtype f32
+  uint32_t threads = 0;            // 0 = usable CPUs
   bool pin_threads = false;
   std::string isa = "auto";  // kernel table
 };

@@ -73,9 +73,13 @@ Option& OptionTable::Text(std::string name,
               .value_name = std::move(value_name),
               .help = std::move(help),
               .shown_default = *field,
-              .apply = [field](const std::vector<std::string>& values) {
-                *field = values.front();
-                return absl::OkStatus();
+              .apply =
+                  [field](const std::vector<std::string>& values) {
+                    *field = values.front();
+                    return absl::OkStatus();
+                  },
+              .show = [field]() -> OptionValue {
+                return field->empty() ? OptionValue() : OptionValue(*field);
               }});
 }
 
@@ -87,9 +91,13 @@ Option& OptionTable::TextList(std::string name,
               .value_name = std::move(value_name),
               .help = std::move(help) + " (repeatable)",
               .repeatable = true,
-              .apply = [field](const std::vector<std::string>& values) {
-                *field = values;
-                return absl::OkStatus();
+              .apply =
+                  [field](const std::vector<std::string>& values) {
+                    *field = values;
+                    return absl::OkStatus();
+                  },
+              .show = [field]() -> OptionValue {
+                return field->empty() ? OptionValue() : OptionValue(*field);
               }});
 }
 
@@ -100,7 +108,8 @@ Option& OptionTable::Switch(std::string name, bool* field, std::string help) {
               .apply = [field](const std::vector<std::string>& values) -> absl::Status {
                 SPINDLE_ASSIGN_OR_RETURN(*field, ParseBool(values.front()));
                 return absl::OkStatus();
-              }});
+              },
+              .show = [field]() -> OptionValue { return *field; }});
 }
 
 Option& OptionTable::Uint32(
@@ -113,7 +122,8 @@ Option& OptionTable::Uint32(
                 SPINDLE_ASSIGN_OR_RETURN(const uint64_t value, ParseUint(values.front(), min, max));
                 *field = static_cast<uint32_t>(value);
                 return absl::OkStatus();
-              }});
+              },
+              .show = [field]() -> OptionValue { return uint64_t{*field}; }});
 }
 
 Option& OptionTable::Uint64(
@@ -125,7 +135,8 @@ Option& OptionTable::Uint64(
               .apply = [field, min, max](const std::vector<std::string>& values) -> absl::Status {
                 SPINDLE_ASSIGN_OR_RETURN(*field, ParseUint(values.front(), min, max));
                 return absl::OkStatus();
-              }});
+              },
+              .show = [field]() -> OptionValue { return *field; }});
 }
 
 Option& OptionTable::OptionalUint32(std::string name,
@@ -140,34 +151,56 @@ Option& OptionTable::OptionalUint32(std::string name,
                 SPINDLE_ASSIGN_OR_RETURN(const uint64_t value, ParseUint(values.front(), min, max));
                 *field = static_cast<uint32_t>(value);
                 return absl::OkStatus();
+              },
+              .show = [field]() -> OptionValue {
+                return field->has_value() ? OptionValue(uint64_t{**field}) : OptionValue();
               }});
 }
 
 Option& OptionTable::Seconds(std::string name, std::chrono::nanoseconds* field, std::string help) {
-  return Add({.name = std::move(name),
-              .value_name = "TIME",
-              .help = std::move(help),
-              .shown_default = fmt::format("{}s", std::chrono::duration<double>(*field).count()),
-              .apply = [field](const std::vector<std::string>& values) -> absl::Status {
-                SPINDLE_ASSIGN_OR_RETURN(*field, ParseSeconds(values.front()));
-                return absl::OkStatus();
-              }});
+  return Add(
+      {.name = std::move(name),
+       .value_name = "TIME",
+       .help = std::move(help),
+       .shown_default = fmt::format("{}s", std::chrono::duration<double>(*field).count()),
+       .apply = [field](const std::vector<std::string>& values) -> absl::Status {
+         SPINDLE_ASSIGN_OR_RETURN(*field, ParseSeconds(values.front()));
+         return absl::OkStatus();
+       },
+       .show = [field]() -> OptionValue { return std::chrono::duration<double>(*field).count(); }});
 }
 
-Option& OptionTable::Bytes(std::string name, uint64_t* field, uint64_t min, std::string help) {
+Option& OptionTable::Bytes(
+    std::string name, uint64_t* field, uint64_t min, uint64_t max, std::string help) {
   return Add({.name = std::move(name),
               .value_name = "SIZE",
               .help = std::move(help),
               .shown_default = *field == 0 ? "" : std::to_string(*field),
-              .apply = [field, min](const std::vector<std::string>& values) -> absl::Status {
+              .apply = [field, min, max](const std::vector<std::string>& values) -> absl::Status {
                 SPINDLE_ASSIGN_OR_RETURN(const uint64_t bytes, ParseBytes(values.front()));
-                if (bytes < min) {
-                  return absl::InvalidArgumentError(
-                      fmt::format("must be at least {} bytes, got '{}'", min, values.front()));
+                if (bytes < min || bytes > max) {
+                  return absl::InvalidArgumentError(fmt::format(
+                      "must be a size in {}..{} bytes, got '{}'", min, max, values.front()));
                 }
                 *field = bytes;
                 return absl::OkStatus();
+              },
+              .show = [field]() -> OptionValue {
+                return *field == 0 ? OptionValue() : OptionValue(*field);
               }});
+}
+
+Option& OptionTable::Float(std::string name, float* field, float min, float max, std::string help) {
+  return Add({.name = std::move(name),
+              .value_name = "X",
+              .help = std::move(help),
+              .shown_default = fmt::format("{}", AsWritten(*field)),
+              .apply = [field, min, max](const std::vector<std::string>& values) -> absl::Status {
+                SPINDLE_ASSIGN_OR_RETURN(const double value, ParseNumber(values.front(), min, max));
+                *field = static_cast<float>(value);
+                return absl::OkStatus();
+              },
+              .show = [field]() -> OptionValue { return AsWritten(*field); }});
 }
 
 Option& OptionTable::OptionalFloat(
@@ -179,7 +212,41 @@ Option& OptionTable::OptionalFloat(
                 SPINDLE_ASSIGN_OR_RETURN(const double value, ParseNumber(values.front(), min, max));
                 *field = static_cast<float>(value);
                 return absl::OkStatus();
+              },
+              .show = [field]() -> OptionValue {
+                return field->has_value() ? OptionValue(AsWritten(**field)) : OptionValue();
               }});
+}
+
+Option& OptionTable::Fixed(std::string name,
+                           std::string value_name,
+                           std::vector<std::string> accepted,
+                           std::string reason) {
+  const bool is_switch = value_name.empty();
+  return Add({.name = std::move(name),
+              .value_name = std::move(value_name),
+              .foreign = true,
+              .apply = [is_switch, accepted = std::move(accepted), reason = std::move(reason)](
+                           const std::vector<std::string>& values) -> absl::Status {
+                std::string value = values.front();
+                if (is_switch) {
+                  SPINDLE_ASSIGN_OR_RETURN(const bool on, ParseBool(value));
+                  value = on ? "true" : "false";
+                }
+                if (std::find(accepted.begin(), accepted.end(), value) == accepted.end()) {
+                  return absl::InvalidArgumentError(
+                      fmt::format("'{}' is not offered: {}; accepted without effect: {}",
+                                  value,
+                                  reason,
+                                  fmt::join(accepted, ", ")));
+                }
+                return absl::OkStatus();
+              }});
+}
+
+void OptionTable::NamePositional(std::string name, std::string help) {
+  positional_name_ = std::move(name);
+  positional_help_ = std::move(help);
 }
 
 void OptionTable::Ignore(std::string flag, std::string short_form, bool takes_value) {
@@ -205,7 +272,7 @@ std::string OptionTable::Suggest(std::string_view unknown) const {
   size_t best_distance = std::max<size_t>(3, unknown.size() / 3 + 1);
   for (const Option& option : options_) {
     const size_t distance = Distance(unknown, option.name);
-    if (distance < best_distance) {
+    if (distance < best_distance && !option.foreign) {
       best_distance = distance;
       best = option.name;
     }
@@ -323,12 +390,14 @@ absl::Status OptionTable::ReadFlags(const std::string& command,
     }
     const std::string help =
         option.help + (option.shown_default.empty() ? "" : " [" + option.shown_default + "]");
+    const std::string group = option.foreign ? "" : "Options";
     if (option.value_name.empty()) {
-      app.add_flag(names, switches["--" + option.name], help);
+      app.add_flag(names, switches["--" + option.name], help)->group(group);
       app.add_flag("--no-" + option.name, switches["--no-" + option.name])->group("");
     } else {
-      CLI::Option* added =
-          app.add_option(names, given[option.name], help)->type_name(option.value_name);
+      CLI::Option* added = app.add_option(names, given[option.name], help)
+                               ->type_name(option.value_name)
+                               ->group(group);
       added->expected(1)->allow_extra_args(false);  // a value list must not swallow MODEL
       added->multi_option_policy(option.repeatable ? CLI::MultiOptionPolicy::TakeAll
                                                    : CLI::MultiOptionPolicy::TakeLast);
@@ -346,7 +415,7 @@ absl::Status OptionTable::ReadFlags(const std::string& command,
     }
   }
   if (positional != nullptr) {
-    app.add_option("MODEL", *positional, "GGUF file, safetensors file or model folder");
+    app.add_option(positional_name_, *positional, positional_help_);
   }
   std::vector<std::string> reversed = LongSpellings(arguments);
   std::reverse(reversed.begin(), reversed.end());
@@ -393,23 +462,45 @@ std::string OptionTable::Origin(const std::string& option) const {
                      variables_.count(option) > 0 ? VariableName(option) : config_path_);
 }
 
-absl::Status OptionTable::ApplyAll(const std::map<std::string, std::vector<std::string>>& values) {
-  effective_.clear();
+absl::Status OptionTable::ApplyAll() {
   for (const Option& option : options_) {
-    const auto it = values.find(option.name);
-    if (it == values.end()) {
-      effective_.emplace_back(option.name, option.shown_default);
+    const auto it = values_.find(option.name);
+    if (it == values_.end()) {
       continue;
     }
     if (const absl::Status status = option.apply(it->second); !status.ok()) {
       return absl::InvalidArgumentError(fmt::format(
           "--{} {}{}", option.name, std::string(status.message()), Origin(option.name)));
     }
-    effective_.emplace_back(
-        option.name,
-        option.secret ? std::string(kMask) : fmt::format("{}", fmt::join(it->second, ",")));
   }
   return absl::OkStatus();
+}
+
+std::vector<EffectiveOption> OptionTable::Effective() const {
+  std::vector<EffectiveOption> effective;
+  for (const Option& option : options_) {
+    if (option.foreign) {
+      continue;
+    }
+    EffectiveOption& shown = effective.emplace_back();
+    shown.name = option.name;
+    shown.source = "default";
+    if (const auto it = values_.find(option.name); it != values_.end()) {
+      shown.given =
+          option.secret ? std::string(kMask) : fmt::format("{}", fmt::join(it->second, ","));
+      shown.source = given_as_flag(option.name)          ? "flag"
+                     : variables_.count(option.name) > 0 ? "environment"
+                                                         : "file";
+    }
+    if (option.secret) {
+      shown.value = shown.given.has_value() ? OptionValue(std::string(kMask)) : OptionValue();
+    } else if (option.show) {
+      shown.value = option.show();
+    } else if (shown.given.has_value()) {
+      shown.value = *shown.given;
+    }
+  }
+  return effective;
 }
 
 absl::Status OptionTable::Parse(const std::string& command,
@@ -422,11 +513,11 @@ absl::Status OptionTable::Parse(const std::string& command,
   SPINDLE_RETURN_IF_ERROR(ReadFlags(command, summary, arguments, &flags, positional, warnings));
   std::map<std::string, std::vector<std::string>> variables;
   ReadEnvironment(environment, &variables, warnings);
-  std::map<std::string, std::vector<std::string>> values;
+  values_.clear();
   for (const auto* layer : {&flags, &variables}) {
     if (const auto config = layer->find("config"); config != layer->end()) {
       config_path_ = config->second.front();
-      SPINDLE_RETURN_IF_ERROR(ReadFile(config_path_, &values));
+      SPINDLE_RETURN_IF_ERROR(ReadFile(config_path_, &values_));
       break;
     }
   }
@@ -440,10 +531,10 @@ absl::Status OptionTable::Parse(const std::string& command,
   }
   for (auto* layer : {&variables, &flags}) {
     for (auto& [name, list] : *layer) {
-      values[name] = std::move(list);
+      values_[name] = std::move(list);
     }
   }
-  return ApplyAll(values);
+  return ApplyAll();
 }
 
 }  // namespace spindle::config

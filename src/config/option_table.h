@@ -14,12 +14,26 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
 namespace spindle::config {
+
+// What an option stands at: nothing (unset, or chosen later), a switch, a number (bytes and counts
+// whole, times in seconds), a text, several texts.
+using OptionValue =
+    std::variant<std::monostate, bool, uint64_t, double, std::string, std::vector<std::string>>;
+
+// An option as /admin/config shows it.
+struct EffectiveOption {
+  std::string name;
+  std::optional<std::string> given;  // as written; unset: by default
+  std::string source;                // "flag", "environment", "file" or "default"
+  OptionValue value;
+};
 
 struct Option {
   std::string name = {};                  // long name without dashes, for example "max-num-seqs"
@@ -29,9 +43,12 @@ struct Option {
   std::string shown_default = {};  // for --help; empty = none
   bool repeatable = false;         // several values
   bool secret = false;             // masked in listings
+  bool foreign = false;            // of other servers, without effect here: in no help or listing
   // Parses and stores the values; exactly one unless repeatable. The error text names no option
   // (the caller does).
   std::function<absl::Status(const std::vector<std::string>&)> apply = {};
+  // The field's value now; empty: `given` is all there is to say.
+  std::function<OptionValue()> show = {};
 };
 
 class OptionTable {
@@ -55,7 +72,8 @@ class OptionTable {
   // Integral seconds or with a suffix ms, s, m, h.
   Option& Seconds(std::string name, std::chrono::nanoseconds* field, std::string help);
   // Bytes with suffixes KiB … GiB, KB … GB, or plain.
-  Option& Bytes(std::string name, uint64_t* field, uint64_t min, std::string help);
+  Option& Bytes(std::string name, uint64_t* field, uint64_t min, uint64_t max, std::string help);
+  Option& Float(std::string name, float* field, float min, float max, std::string help);
   Option& OptionalFloat(
       std::string name, std::optional<float>* field, float min, float max, std::string help);
 
@@ -83,17 +101,37 @@ class OptionTable {
       return absl::InvalidArgumentError("must be one of " + list + ", got '" + values.front() +
                                         "'");
     };
+    auto show = [field, words]() -> OptionValue {
+      for (const auto& [word, value] : words) {
+        if (value == *field) {
+          return word;
+        }
+      }
+      return {};
+    };
     return Add({.name = std::move(name),
                 .value_name = list,
                 .help = std::move(help),
                 .shown_default = shown,
-                .apply = apply});
+                .apply = apply,
+                .show = show});
   }
+
+  // A setting of other servers that cannot be changed here: the values in `accepted` say what
+  // happens anyway and are taken without effect, all others are refused with `reason`.
+  // `value_name` empty: a switch, `accepted` holds "true" or "false".
+  Option& Fixed(std::string name,
+                std::string value_name,
+                std::vector<std::string> accepted,
+                std::string reason);
 
   // A spelling of another program that means nothing here: accepted with one warning line.
   // `takes_value` as there.
   // `short_form`: another spelling with one dash, or empty.
   void Ignore(std::string flag, std::string short_form, bool takes_value);
+
+  // How --help calls the non-option argument. Default: MODEL.
+  void NamePositional(std::string name, std::string help);
 
   // Applies flags over environment over file. `positional` receives the non-option argument, if the
   // command takes one. `environment` holds NAME → value of SPINDLE_* variables. Warnings are
@@ -107,11 +145,9 @@ class OptionTable {
                      std::string* positional,
                      std::vector<std::string>* warnings);
 
-  // (name, value as given or default), secrets masked, in order of addition: the effective
-  // configuration.
-  [[nodiscard]] const std::vector<std::pair<std::string, std::string>>& effective() const {
-    return effective_;
-  }
+  // All options in order of addition, secrets masked, with the values that their fields have now.
+  // REQUIRES: parsed; the fields still exist.
+  [[nodiscard]] std::vector<EffectiveOption> Effective() const;
 
   // The last Parse found the option among the flags, not only in environment or file.
   [[nodiscard]] bool given_as_flag(const std::string& name) const { return flags_.count(name) > 0; }
@@ -139,7 +175,7 @@ class OptionTable {
   [[nodiscard]] std::vector<std::string> LongSpellings(
       const std::vector<std::string>& arguments) const;
   [[nodiscard]] std::string Origin(const std::string& option) const;
-  absl::Status ApplyAll(const std::map<std::string, std::vector<std::string>>& values);
+  absl::Status ApplyAll();
 
   std::vector<Option> options_;
   std::vector<Ignored> ignored_;
@@ -147,8 +183,13 @@ class OptionTable {
   std::set<std::string> flags_;
   std::set<std::string> variables_;
   std::string config_path_;
-  std::vector<std::pair<std::string, std::string>> effective_;
+  std::map<std::string, std::vector<std::string>> values_;
+  std::string positional_name_ = "MODEL";
+  std::string positional_help_ = "GGUF file, safetensors file or model folder";
 };
+
+// The number that was written to give `value`: 0.7, not 0.699999988.
+[[nodiscard]] double AsWritten(float value);
 
 // Value parsers, shared with the tables above. Messages do not name the option.
 [[nodiscard]] absl::StatusOr<uint64_t> ParseBytes(std::string_view text);

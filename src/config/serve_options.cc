@@ -9,6 +9,8 @@
 namespace spindle::config {
 namespace {
 
+constexpr uint64_t kMaxBytes = uint64_t{1} << 40;
+
 void AddApiOptions(OptionTable& table, serving::ServingOptions& serving) {
   table
       .TextList("served-model-name",
@@ -45,6 +47,10 @@ void AddApiOptions(OptionTable& table, serving::ServingOptions& serving) {
                SPINDLE_ASSIGN_OR_RETURN(const uint64_t k, ParseUint(values.front(), 0, 1U << 24));
                serving.top_k = static_cast<int32_t>(k);
                return absl::OkStatus();
+             },
+             .show = [&serving]() -> OptionValue {
+               return serving.top_k.has_value() ? OptionValue(static_cast<uint64_t>(*serving.top_k))
+                                                : OptionValue();
              }});
   table.Add({.name = "seed",
              .aliases = {"-s"},
@@ -56,6 +62,9 @@ void AddApiOptions(OptionTable& table, serving::ServingOptions& serving) {
                                         ParseUint(values.front(), 0, UINT64_MAX));
                serving.seed = seed;
                return absl::OkStatus();
+             },
+             .show = [&serving]() -> OptionValue {
+               return serving.seed.has_value() ? OptionValue(*serving.seed) : OptionValue();
              }});
   table.Choice<serving::UnknownFields>(
       "unknown-fields",
@@ -81,13 +90,19 @@ void AddHttpOptions(OptionTable& table, server::HttpOptions& http) {
                SPINDLE_ASSIGN_OR_RETURN(const uint64_t port, ParseUint(values.front(), 0, 65535));
                http.port = static_cast<uint16_t>(port);
                return absl::OkStatus();
-             }});
+             },
+             .show = [&http]() -> OptionValue { return uint64_t{http.port}; }});
   table.Text("uds", "PATH", &http.uds, "listen on a Unix socket instead");
   table.Uint32("http-threads", &http.num_threads, 1, 64, "HTTP threads").aliases = {
       "--threads-http"};
   table.Text("root-path", "/PATH", &http.root_path, "prefix of all paths").aliases = {
       "--api-prefix"};
-  table.Bytes("max-body-size", &http.max_body_bytes, 1024, "largest request body");
+  table.Uint32("max-connections",
+               &http.max_connections,
+               1,
+               65536,
+               "HTTP connections at a time; more wait in the backlog");
+  table.Bytes("max-body-size", &http.max_body_bytes, 1024, kMaxBytes, "largest request body");
   table
       .Seconds("sse-keepalive",
                &http.sse_keepalive,
@@ -96,6 +111,7 @@ void AddHttpOptions(OptionTable& table, server::HttpOptions& http) {
   table.Bytes("stream-buffer",
               &http.stream_buffer_bytes,
               4096,
+              1U << 30,
               "unsent bytes of a stream before its request pauses");
   table.Seconds("watchdog", &http.watchdog, "engine silence after which /live fails");
   table.Switch("metrics", &http.metrics, "serve /metrics");
@@ -122,7 +138,8 @@ void AddHttpOptions(OptionTable& table, server::HttpOptions& http) {
 void AddGrpcAndKeyOptions(OptionTable& table, ServeOptions& options) {
   table.Text("grpc-host", "ADDRESS", &options.grpc.host, "address of the gRPC port");
   table.Uint32("grpc-port", &options.grpc.port, 0, 65535, "gRPC port, 0 = off");
-  table.Bytes("grpc-max-message", &options.grpc.max_message_bytes, 1024, "largest gRPC request");
+  table.Bytes(
+      "grpc-max-message", &options.grpc.max_message_bytes, 1024, INT32_MAX, "largest gRPC request");
   table.Switch("grpc-reflection", &options.grpc.reflection, "gRPC server reflection");
   table.TextList("api-key", "KEY", &options.keys.keys, "key that callers must send").secret = true;
   table.Text("api-key-file", "FILE", &options.keys.key_file, "file with one key per line");
@@ -146,6 +163,27 @@ void AddLogOptions(OptionTable& table, log::Options& log) {
   table.Text("log-file", "FILE", &log.file, "log there instead of to standard error");
 }
 
+// Spellings of other servers that name nothing to choose here.
+void AddForeignOptions(OptionTable& table) {
+  for (const char* flag : {"--enforce-eager",
+                           "--trust-remote-code",
+                           "--warmup",
+                           "--enable-auto-tool-choice",
+                           "--disable-log-requests"}) {
+    table.Ignore(flag, "", /*takes_value=*/false);
+  }
+  table.Ignore("--flash-attn", "-fa", /*takes_value=*/false);
+  table.Ignore("--n-gpu-layers", "-ngl", /*takes_value=*/true);
+  table.Ignore("--gpu-memory-utilization", "", /*takes_value=*/true);
+  table.Fixed("jinja", "", {"true"}, "chat templates are Jinja templates");
+  table.Fixed("cont-batching", "", {"true"}, "requests always join the running batch").aliases = {
+      "-cb"};
+  table.Fixed("webui", "", {"false"}, "there is no web page");
+  table.Fixed("embeddings", "", {"false"}, "there is no embeddings endpoint").aliases = {
+      "--embedding"};
+  table.Fixed("reranking", "", {"false"}, "there is no rerank endpoint").aliases = {"--rerank"};
+}
+
 }  // namespace
 
 void AddServeOptions(OptionTable& table, ServeOptions& options) {
@@ -157,16 +195,7 @@ void AddServeOptions(OptionTable& table, ServeOptions& options) {
   table.Seconds(
       "shutdown-timeout", &options.shutdown_timeout, "time that running requests get at the end");
   AddLogOptions(table, options.log);
-  for (const char* flag : {"--jinja",
-                           "--cont-batching",
-                           "--enforce-eager",
-                           "--trust-remote-code",
-                           "--warmup",
-                           "--enable-auto-tool-choice"}) {
-    table.Ignore(flag, "", /*takes_value=*/false);
-  }
-  table.Ignore("--flash-attn", "-fa", /*takes_value=*/false);
-  table.Ignore("--n-gpu-layers", "-ngl", /*takes_value=*/true);
+  AddForeignOptions(table);
 }
 
 absl::Status FinishServeOptions(ServeOptions* options) {

@@ -52,6 +52,13 @@ absl::StatusOr<uint64_t> ParseWithUnit(std::string_view text, const std::array<U
 
 }  // namespace
 
+double AsWritten(float value) {
+  const std::string text = fmt::format("{}", value);  // the shortest that reads back equal
+  double number = 0.0;
+  std::from_chars(text.data(), text.data() + text.size(), number);
+  return number;
+}
+
 absl::StatusOr<uint64_t> ParseBytes(std::string_view text) {
   absl::StatusOr<uint64_t> bytes = ParseWithUnit(text, kByteUnits);
   if (!bytes.ok()) {

@@ -1,5 +1,6 @@
 #include "model/model.h"
 
+#include <algorithm>
 #include <bit>
 #include <utility>
 
@@ -54,6 +55,23 @@ struct Model::Impl {
 Model::Model(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
 Model::~Model() = default;
+
+uint64_t EstimateWeightBytes(const formats::ModelFile& file,
+                             kernels::ComputeMode mode,
+                             const kernels::KernelTable& kernels) {
+  uint64_t bytes = 0;
+  for (const formats::TensorInfo& tensor : file.tensors()) {
+    uint64_t packed = 0;
+    if (tensor.shape.size() == 2 && std::max(tensor.shape[0], tensor.shape[1]) < UINT32_MAX) {
+      packed = kernels.packed_bytes(tensor.type,
+                                    static_cast<uint32_t>(tensor.shape[0]),
+                                    static_cast<uint32_t>(tensor.shape[1]),
+                                    mode);
+    }
+    bytes += packed != 0 ? packed : tensor.bytes.size();
+  }
+  return bytes;
+}
 
 absl::StatusOr<std::unique_ptr<Model>> Model::Load(std::shared_ptr<const formats::ModelFile> file,
                                                    const ModelOptions& options,

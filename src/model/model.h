@@ -33,6 +33,16 @@ struct StepInput {
 // Called while loading with the fraction done in [0, 1].
 using LoadProgress = std::function<void(double)>;
 
+// What the packed weights of a file take, within a few per cent, without reading them.
+[[nodiscard]] uint64_t EstimateWeightBytes(const formats::ModelFile& file,
+                                           kernels::ComputeMode mode,
+                                           const kernels::KernelTable& kernels);
+
+// What ReserveActivations takes.
+[[nodiscard]] uint64_t ActivationBytes(const ModelConfig& config,
+                                       uint32_t max_rows,
+                                       uint32_t max_logit_rows);
+
 class Model {
  public:
   // Reads, checks and packs all weights; file pages that are no longer needed are dropped from

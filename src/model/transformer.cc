@@ -35,7 +35,58 @@ uint32_t CeilDiv(uint64_t a, uint64_t b) {
   return static_cast<uint32_t>((a + b - 1) / b);
 }
 
+size_t QuerySize(const ModelConfig& config) {
+  return size_t{config.num_q_heads} * config.head_dim;
+}
+
+struct BufferShape {
+  size_t rows;
+  size_t stride;  // floats
+
+  [[nodiscard]] size_t bytes() const { return rows * stride * sizeof(float); }
+};
+
+// Of x, q, k, v, attention, gate, up and logits.
+std::array<BufferShape, 8> BufferShapes(const ModelConfig& config,
+                                        uint32_t max_rows,
+                                        uint32_t max_logit_rows) {
+  const size_t q_stride = PaddedStride(QuerySize(config));
+  const size_t kv_stride = PaddedStride(size_t{config.num_kv_heads} * config.head_dim);
+  const size_t ffn_stride = PaddedStride(config.ffn_size);
+  const uint32_t ffn_rows = std::min(max_rows, kFfnBlockRows);
+  return {{{max_rows, PaddedStride(config.hidden_size)},
+           {max_rows, q_stride},
+           {max_rows, kv_stride},
+           {max_rows, kv_stride},
+           {max_rows, q_stride},
+           {ffn_rows, ffn_stride},
+           {ffn_rows, ffn_stride},
+           {max_logit_rows, config.vocab_size}}};
+}
+
+// Prepared rows of one format, for the widest product.
+size_t OperandBytes(const ModelConfig& config,
+                    RowFormat format,
+                    uint32_t max_rows,
+                    uint32_t max_logit_rows) {
+  const auto bytes_of = [format](size_t k) { return kernels::PreparedRowBytes(format, k); };
+  return std::max({max_rows * bytes_of(std::max<size_t>(config.hidden_size, QuerySize(config))),
+                   std::min(max_rows, kFfnBlockRows) * bytes_of(config.ffn_size),
+                   max_logit_rows * bytes_of(config.hidden_size)});
+}
+
 }  // namespace
+
+uint64_t ActivationBytes(const ModelConfig& config, uint32_t max_rows, uint32_t max_logit_rows) {
+  uint64_t bytes = 0;
+  for (const BufferShape& shape : BufferShapes(config, max_rows, max_logit_rows)) {
+    bytes += shape.bytes();
+  }
+  for (size_t format = 0; format < kernels::kNumRowFormats; ++format) {
+    bytes += OperandBytes(config, static_cast<RowFormat>(format), max_rows, max_logit_rows);
+  }
+  return bytes;
+}
 
 Transformer::Transformer(const ModelConfig& config,
                          const Weights& weights,
@@ -61,32 +112,18 @@ Transformer::Transformer(const ModelConfig& config,
 }
 
 absl::Status Transformer::Reserve(uint32_t max_rows, uint32_t max_logit_rows) {
-  const size_t q_size = size_t{config_.num_q_heads} * config_.head_dim;
-  const size_t kv_size = size_t{config_.num_kv_heads} * config_.head_dim;
-  const auto allocate = [](size_t rows, size_t stride, Rows* to) -> absl::Status {
-    to->stride = stride;
-    SPINDLE_ASSIGN_OR_RETURN(to->buffer,
-                             platform::AlignedBuffer::Allocate(rows * stride * sizeof(float)));
-    return absl::OkStatus();
-  };
-  const uint32_t ffn_rows = std::min(max_rows, kFfnBlockRows);
-  SPINDLE_RETURN_IF_ERROR(allocate(max_rows, PaddedStride(config_.hidden_size), &x_));
-  SPINDLE_RETURN_IF_ERROR(allocate(max_rows, PaddedStride(q_size), &q_));
-  SPINDLE_RETURN_IF_ERROR(allocate(max_rows, PaddedStride(kv_size), &k_));
-  SPINDLE_RETURN_IF_ERROR(allocate(max_rows, PaddedStride(kv_size), &v_));
-  SPINDLE_RETURN_IF_ERROR(allocate(max_rows, PaddedStride(q_size), &attention_));
-  SPINDLE_RETURN_IF_ERROR(allocate(ffn_rows, PaddedStride(config_.ffn_size), &gate_));
-  SPINDLE_RETURN_IF_ERROR(allocate(ffn_rows, PaddedStride(config_.ffn_size), &up_));
-  SPINDLE_RETURN_IF_ERROR(allocate(max_logit_rows, config_.vocab_size, &logits_));
+  const std::array<Rows*, 8> buffers = {&x_, &q_, &k_, &v_, &attention_, &gate_, &up_, &logits_};
+  const std::array<BufferShape, 8> shapes = BufferShapes(config_, max_rows, max_logit_rows);
+  for (size_t i = 0; i < buffers.size(); ++i) {
+    buffers[i]->stride = shapes[i].stride;
+    SPINDLE_ASSIGN_OR_RETURN(buffers[i]->buffer,
+                             platform::AlignedBuffer::Allocate(shapes[i].bytes()));
+  }
   for (size_t format = 0; format < kernels::kNumRowFormats; ++format) {
-    const auto bytes_of = [format](size_t k) {
-      return kernels::PreparedRowBytes(static_cast<RowFormat>(format), k);
-    };
-    const size_t bytes =
-        std::max({max_rows * bytes_of(std::max<size_t>(config_.hidden_size, q_size)),
-                  ffn_rows * bytes_of(config_.ffn_size),
-                  max_logit_rows * bytes_of(config_.hidden_size)});
-    SPINDLE_ASSIGN_OR_RETURN(operands_[format], platform::AlignedBuffer::Allocate(bytes));
+    SPINDLE_ASSIGN_OR_RETURN(
+        operands_[format],
+        platform::AlignedBuffer::Allocate(
+            OperandBytes(config_, static_cast<RowFormat>(format), max_rows, max_logit_rows)));
   }
   max_rows_ = max_rows;
   max_logit_rows_ = max_logit_rows;

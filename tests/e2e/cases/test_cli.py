@@ -69,13 +69,35 @@ class CliTest(unittest.TestCase):
             self.assertIn("\ufffd", json.loads(result.stdout)["files"][0])
 
     def test_memory_plan(self):
-        self.assert_fatal(run("serve", "--model", harness.MODEL, "--port", "0", "--grpc-port", "0", "--kv-host-bytes", "100TiB"), 5)
+        result = run("serve", "--model", harness.MODEL, "--port", "0", "--grpc-port", "0", "--kv-host-bytes", "100TiB")
+        self.assert_fatal(result, 5)
+        last = result.stderr.rstrip("\n").splitlines()[-1]
+        self.assertIn("KV in host memory 100.0 TiB (--kv-host-bytes); ", last)
+        for part in ("weights", "activations", "large HTTP bodies 128.0 MiB (--max-body-size)", "output buffers", "program"):
+            self.assertIn(part, last)
+
+    def test_settings_of_other_servers(self):
+        for arguments, reason in ((("--tensor-parallel-size", "2"), "one process"), (("--no-mmap",), "mapping"), (("--mlock",), "not locked")):
+            result = run("serve", harness.MODEL, "--port", "0", "--grpc-port", "0", *arguments)
+            self.assert_fatal(result, 2)
+            self.assertIn(reason, result.stderr)
+        with Server("--tensor-parallel-size", "1", "--gpu-memory-utilization", "0.9", "--no-mlock", "--mmap") as server:
+            self.assertEqual(server.request("GET", "/health").status, 200)
+
+    def test_kv_help_asks_for_a_folder(self):
+        result = run("kv", "stat", "--help")
+        self.assertEqual(result.returncode, 0)
+        self.assertIn("DIR", result.stdout)
+        self.assertNotIn("MODEL", result.stdout)
 
     def test_inspect(self):
         description = json.loads(run("inspect", harness.MODEL, "--json").stdout)
         self.assertEqual(description["architecture"], "llama")
         self.assertEqual(description["kv_bytes_per_token"], 23040)
         self.assertEqual(description["kv_page_tokens"], 16)
+        plan = description["memory_plan"]
+        self.assertEqual(plan["total_bytes"], sum(part["bytes"] for part in plan["parts"]))
+        self.assertIn("memory plan of spindle serve", run("inspect", harness.MODEL).stdout)
 
     def test_chat_one_prompt(self):
         result = run("chat", harness.MODEL, "-p", "Say hello.", "--temp", "0", "-n", "8")

@@ -52,6 +52,59 @@ TEST(ServeOptionsTest, SpellingsOfOtherServersWork) {
   EXPECT_EQ(options->load.engine.request_timeout, std::chrono::seconds(9));
 }
 
+TEST(ServeOptionsTest, NeutralSettingsOfOtherServersChangeNothing) {
+  const auto options = ParseServe({"m.gguf",     "--tensor-parallel-size",
+                                   "1",          "-pp",
+                                   "1",          "--gpu-memory-utilization",
+                                   "0.9",        "--no-mmap=false",
+                                   "--no-mlock", "--device",
+                                   "cpu",        "--swap-space",
+                                   "0",          "--block-size",
+                                   "64",         "--quantization",
+                                   "auto",       "-ctv",
+                                   "auto",       "--no-context-shift",
+                                   "-cb",        "--no-webui",
+                                   "--jinja"});
+  EXPECT_TRUE(options.ok()) << options.status();
+}
+
+TEST(ServeOptionsTest, SettingsThatWouldChangeSomethingAreRefusedWithTheReason) {
+  struct Row {
+    std::vector<std::string> flags;
+    const char* reason;
+  };
+
+  const std::vector<Row> rows = {
+      {{"--tensor-parallel-size", "2"}, "one process serves a model on one machine"},
+      {{"--tp", "4"}, "--tensor-parallel-size '4'"},
+      {{"--no-mmap"}, "read through a mapping"},
+      {{"--mlock"}, "not locked"},
+      {{"--device", "cuda"}, "on the CPU"},
+      {{"--swap-space", "4"}, "--kv-host-bytes"},
+      {{"--block-size", "16"}, "stripes of 64 tokens"},
+      {{"--quantization", "awq"}, "as the file has them"},
+      {{"-ctv", "q8_0"}, "--kv-cache-dtype"},
+      {{"--context-shift"}, "'length'"},
+      {{"--no-jinja"}, "Jinja"},
+      {{"--no-cont-batching"}, "running batch"},
+      {{"--embeddings"}, "embeddings endpoint"},
+      {{"--enable-lora"}, "adapters"},
+  };
+  for (const Row& row : rows) {
+    std::vector<std::string> arguments = {"m.gguf"};
+    arguments.insert(arguments.end(), row.flags.begin(), row.flags.end());
+    const auto options = ParseServe(arguments);
+    ASSERT_FALSE(options.ok()) << row.flags.front();
+    EXPECT_THAT(std::string(options.status().message()), ::testing::HasSubstr(row.reason));
+  }
+}
+
+TEST(ServeOptionsTest, SizesThatCannotBeAreRefused) {
+  EXPECT_FALSE(ParseServe({"m.gguf", "--grpc-max-message", "3GiB"}).ok());
+  EXPECT_FALSE(ParseServe({"m.gguf", "--max-body-size", "2TiB"}).ok());
+  EXPECT_FALSE(ParseServe({"m.gguf", "--max-connections", "0"}).ok());
+}
+
 TEST(ServeOptionsTest, QueueBoundsFollowTheBatch) {
   const auto options = ParseServe({"m.gguf", "--max-num-seqs", "10"});
   ASSERT_TRUE(options.ok());

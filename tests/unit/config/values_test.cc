@@ -37,6 +37,13 @@ TEST(ParseBoolTest, KnowsThreeSpellings) {
   EXPECT_FALSE(ParseBool("yes").ok());
 }
 
+TEST(AsWrittenTest, IsTheShortestNumberThatGivesTheFloat) {
+  EXPECT_EQ(AsWritten(0.7F), 0.7);
+  EXPECT_EQ(AsWritten(1.0F), 1.0);
+  EXPECT_EQ(AsWritten(1e-3F), 1e-3);
+  EXPECT_EQ(AsWritten(0.0F), 0.0);
+}
+
 TEST(ParseUintTest, NamesTheRange) {
   EXPECT_EQ(*ParseUint("7", 1, 10), 7U);
   const auto status = ParseUint("11", 1, 10).status();

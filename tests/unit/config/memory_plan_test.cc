@@ -1,0 +1,147 @@
+#include "config/memory_plan.h"
+
+#include <algorithm>
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "model/model.h"
+
+namespace spindle::config {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr uint64_t kMiB = uint64_t{1} << 20;
+
+// 2 layers of 4 KV heads of 64 in bf16: 2 KiB a token, 128 KiB a stripe.
+model::ModelConfig SmallModel() {
+  model::ModelConfig config;
+  config.num_layers = 2;
+  config.hidden_size = 512;
+  config.ffn_size = 1536;
+  config.num_q_heads = 8;
+  config.num_kv_heads = 4;
+  config.head_dim = 64;
+  config.vocab_size = 32000;
+  config.max_model_len = 4096;
+  config.rope.dim = 64;
+  return config;
+}
+
+MemoryPlan Plan(const LoadOptions& options,
+                const FrontEndOptions* front_ends = nullptr,
+                uint64_t total = 64 * 1024 * kMiB) {
+  return PlanServing(options, SmallModel(), 100 * kMiB, total, front_ends);
+}
+
+// 0 when there is no such part.
+uint64_t BytesOf(const MemoryPlan& plan, const std::string& name) {
+  const auto part = std::ranges::find(plan.parts(), name, &MemoryPart::name);
+  return part == plan.parts().end() ? 0 : part->bytes;
+}
+
+TEST(MemoryPlanTest, TheTotalIsTheSumOfTheParts) {
+  MemoryPlan plan;
+  EXPECT_EQ(plan.total_bytes(), 0U);
+  plan.Add("a", 3);
+  plan.Add("b", 4, "--b");
+  EXPECT_EQ(plan.total_bytes(), 7U);
+  EXPECT_EQ(plan.parts()[1].option, "--b");
+}
+
+TEST(MemoryPlanTest, NinetyFivePerCentMayBePlanned) {
+  MemoryPlan plan;
+  plan.Add("all", 950);
+  EXPECT_TRUE(plan.Check(1000).ok());
+  plan.Add("one more", 1);
+  EXPECT_TRUE(absl::IsResourceExhausted(plan.Check(1000)));
+  EXPECT_TRUE(plan.Check(1100).ok());
+}
+
+TEST(MemoryPlanTest, ARefusalListsThePartsLargestFirstWithTheirOptions) {
+  MemoryPlan plan;
+  plan.Add("small", 1 * kMiB);
+  plan.Add("large", 900 * kMiB, "--large");
+  plan.Add("middle", 30 * kMiB, "--middle");
+  const std::string message(plan.Check(100 * kMiB).message());
+  EXPECT_THAT(message, HasSubstr("the memory plan of 931.0 MiB passes 95.0 MiB"));
+  EXPECT_THAT(message,
+              HasSubstr(": large 900.0 MiB (--large); middle 30.0 MiB (--middle); small 1.0 MiB"));
+}
+
+TEST(MemoryPlanTest, KvIsTheSmallerOfAQuarterAndWhatAllSequencesFill) {
+  LoadOptions options;
+  const model::ModelConfig model = SmallModel();
+  EXPECT_EQ(GeometryOf(options, model).stripe_bytes(), 128U << 10);
+  // 16 sequences of 64 stripes.
+  EXPECT_EQ(ResolveHostBytes(options, model, 64 * 1024 * kMiB), 128 * kMiB);
+  EXPECT_EQ(ResolveHostBytes(options, model, 100 * kMiB), 25 * kMiB);
+  EXPECT_EQ(ResolveHostBytes(options, model, 1000), 256U << 10) << "two stripes at least";
+  options.kv.host_bytes = 7 * kMiB;
+  EXPECT_EQ(ResolveHostBytes(options, model, 1000), 7 * kMiB);
+}
+
+TEST(MemoryPlanTest, EveryBoundOfTheFrontEndsHasALine) {
+  FrontEndOptions front_ends;
+  front_ends.http.max_body_bytes = 10 * kMiB;
+  front_ends.http.max_connections = 100;
+  front_ends.http.stream_buffer_bytes = 1 * kMiB;
+  front_ends.grpc.max_message_bytes = 8 * kMiB;
+  LoadOptions options;
+  options.max_queue_size = 34;
+  const MemoryPlan plan = Plan(options, &front_ends);
+  EXPECT_EQ(BytesOf(plan, "large HTTP bodies"), 40 * kMiB);
+  EXPECT_EQ(BytesOf(plan, "HTTP connections"), 100U * ((64 + 64 + 16) << 10));
+  EXPECT_EQ(BytesOf(plan, "output buffers"), (16 + 34) * kMiB);
+  EXPECT_EQ(BytesOf(plan, "gRPC"), (4 * 8 + 16) * kMiB);
+  front_ends.grpc.port = 0;
+  EXPECT_EQ(BytesOf(Plan(options, &front_ends), "gRPC"), 0U);
+  EXPECT_EQ(BytesOf(Plan(options), "large HTTP bodies"), 0U) << "chat has no front end";
+}
+
+TEST(MemoryPlanTest, TheDiskTierTakesMemoryForItsIndexAndQueues) {
+  LoadOptions options;
+  EXPECT_EQ(BytesOf(Plan(options), "index of the disk tier"), 0U);
+  options.kv.disk_path = "/store";
+  options.kv.disk_bytes = 1024 * kMiB;  // 8,192 stripes
+  EXPECT_EQ(BytesOf(Plan(options), "index of the disk tier"), 8192U * 92);
+  EXPECT_EQ(BytesOf(Plan(options), "queues of the disk tier"), 256 * kMiB);
+  options.kv.disk_bytes = 0;  // as if the file system had room for the largest default
+  EXPECT_EQ(BytesOf(Plan(options), "index of the disk tier"), 32U * 8192 * 92);
+}
+
+TEST(MemoryPlanTest, ActivationsFollowTheStep) {
+  LoadOptions options;
+  const uint64_t small = BytesOf(Plan(options), "activations");
+  EXPECT_EQ(small, model::ActivationBytes(SmallModel(), 512 + 16, 16 + 64));
+  options.engine.max_num_batched_tokens = 4096;
+  // A row of x, q, k, v and attention in fp32.
+  EXPECT_GE(BytesOf(Plan(options), "activations") - small, (4096U - 512) * 4 * (3 * 512 + 2 * 256));
+  options.engine.max_num_batched_tokens = 512;
+  options.engine.chunked_prefill = false;
+  EXPECT_EQ(BytesOf(Plan(options), "activations"),
+            model::ActivationBytes(SmallModel(), 4096 + 16, 16 + 64));
+}
+
+TEST(MemoryPlanTest, ThePlanHoldsWeightsKvAndProgram) {
+  LoadOptions options;
+  const MemoryPlan plan = Plan(options);
+  EXPECT_EQ(BytesOf(plan, "weights"), 100 * kMiB);
+  EXPECT_EQ(BytesOf(plan, "KV in host memory"), 128 * kMiB);
+  EXPECT_EQ(BytesOf(plan, "position tables"), 4096U * 64 * 4);
+  EXPECT_GT(BytesOf(plan, "requests"), 0U);
+  EXPECT_GE(BytesOf(plan, "program"), 100 * kMiB);
+  EXPECT_THAT(std::string(plan.Check(400 * kMiB).message()), HasSubstr("(--kv-host-bytes)"));
+}
+
+TEST(HumanBytesTest, UsesTheLargestUnitBelow) {
+  EXPECT_EQ(HumanBytes(0), "0 B");
+  EXPECT_EQ(HumanBytes(1023), "1023 B");
+  EXPECT_EQ(HumanBytes(1536), "1.5 KiB");
+  EXPECT_EQ(HumanBytes(uint64_t{3} << 40), "3.0 TiB");
+}
+
+}  // namespace
+}  // namespace spindle::config
