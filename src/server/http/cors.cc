@@ -68,11 +68,11 @@ std::vector<std::pair<std::string, std::string>> Cors::ResponseHeaders(
 std::vector<std::pair<std::string, std::string>> Cors::PreflightHeaders(
     const RequestHead& head) const {
   std::vector<std::pair<std::string, std::string>> headers;
-  headers.emplace_back("allow", "GET, HEAD, POST, OPTIONS");
+  headers.emplace_back("allow", "GET, HEAD, POST, DELETE, OPTIONS");
   if (AllowedOrigin(head).empty()) {
     return headers;
   }
-  headers.emplace_back("access-control-allow-methods", "GET, HEAD, POST, OPTIONS");
+  headers.emplace_back("access-control-allow-methods", "GET, HEAD, POST, DELETE, OPTIONS");
   headers.emplace_back("access-control-allow-headers",
                        AllowedHeaders(head.Find("access-control-request-headers")));
   headers.emplace_back("access-control-max-age", "600");

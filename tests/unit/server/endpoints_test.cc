@@ -272,7 +272,7 @@ TEST(Endpoints, CorsStarAndOff) {
   const RawResponse response = off.Ask(Request("OPTIONS", "*", {}, origin));
   EXPECT_EQ(response.status, 204);
   EXPECT_EQ(response.Header("access-control-allow-origin"), "");
-  EXPECT_EQ(response.Header("allow"), "GET, HEAD, POST, OPTIONS");
+  EXPECT_EQ(response.Header("allow"), "GET, HEAD, POST, DELETE, OPTIONS");
 }
 
 TEST(Endpoints, RequestIdsAreKeptOrReplaced) {
