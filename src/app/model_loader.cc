@@ -84,7 +84,7 @@ absl::StatusOr<std::unique_ptr<kv::DiskTier>> OpenDiskTier(kv::KvOptions options
   disk_options.capacity_bytes = options.disk_bytes;
   disk_options.min_free_bytes = options.disk_min_free_bytes;
   SPINDLE_ASSIGN_OR_RETURN(std::unique_ptr<kv::DiskTier> tier,
-                           kv::DiskTier::Open({},
+                           kv::DiskTier::Open({.sessions = {.max_sessions = options.max_sessions}},
                                               disk_options,
                                               {.fingerprint = model.fingerprint(),
                                                .geometry = host.geometry(),

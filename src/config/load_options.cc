@@ -129,6 +129,11 @@ void AddKvOptions(OptionTable& table, LoadOptions& options) {
            "space that stays free on that file system, and at least 5 % of it",
            "2GiB",
            &options.kv.disk_min_free_bytes);
+  table.Uint32("kv-max-sessions",
+               &options.kv.max_sessions,
+               1,
+               1U << 16,
+               "most sessions that the disk tier keeps");
   AddFastOptions(table, options);
   table
       .Choice<KvType>("kv-cache-dtype",

@@ -29,6 +29,8 @@ struct KvOptions {
   uint64_t disk_bytes = 0;
   // Bytes of the file system that stay free, and at least 5 % of it; flag --kv-disk-min-free.
   uint64_t disk_min_free_bytes = uint64_t{2} << 30;
+  // Sessions that the disk tier keeps, ≥ 1; flag --kv-max-sessions.
+  uint32_t max_sessions = 4096;
   KvMode mode = KvMode::kInPlace;  // flag --kv-mode
   // Bytes of the fast tier in the modes that have one; 0: a quarter of host_bytes; flag
   // --kv-fast-bytes.
