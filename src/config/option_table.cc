@@ -246,6 +246,7 @@ Option& OptionTable::Fixed(std::string name,
 
 void OptionTable::NamePositional(std::string name, std::string help) {
   positional_name_ = std::move(name);
+  positional_option_.clear();
   positional_help_ = std::move(help);
 }
 
@@ -492,6 +493,10 @@ std::vector<EffectiveOption> OptionTable::Effective() const {
                      : variables_.count(option.name) > 0 ? "environment"
                                                          : "file";
     }
+    if (option.name == positional_option_ && !positional_value_.empty()) {
+      shown.given = positional_value_;
+      shown.source = "argument";
+    }
     if (option.secret) {
       shown.value = shown.given.has_value() ? OptionValue(std::string(kMask)) : OptionValue();
     } else if (option.show) {
@@ -521,6 +526,7 @@ absl::Status OptionTable::Parse(const std::string& command,
       break;
     }
   }
+  positional_value_ = positional != nullptr ? *positional : "";
   flags_.clear();
   variables_.clear();
   for (const auto& [name, list] : flags) {

@@ -31,7 +31,7 @@ using OptionValue =
 struct EffectiveOption {
   std::string name;
   std::optional<std::string> given;  // as written; unset: by default
-  std::string source;                // "flag", "environment", "file" or "default"
+  std::string source;                // "flag", "argument", "environment", "file" or "default"
   OptionValue value;
 };
 
@@ -130,7 +130,7 @@ class OptionTable {
   // `short_form`: another spelling with one dash, or empty.
   void Ignore(std::string flag, std::string short_form, bool takes_value);
 
-  // How --help calls the non-option argument. Default: MODEL.
+  // How --help calls the non-option argument. Default: MODEL, another way to give --model.
   void NamePositional(std::string name, std::string help);
 
   // Applies flags over environment over file. `positional` receives the non-option argument, if the
@@ -185,6 +185,8 @@ class OptionTable {
   std::string config_path_;
   std::map<std::string, std::vector<std::string>> values_;
   std::string positional_name_ = "MODEL";
+  std::string positional_option_ = "model";  // that it stands for; empty: none
+  std::string positional_value_;             // of the last Parse
   std::string positional_help_ = "GGUF file, safetensors file or model folder";
 };
 

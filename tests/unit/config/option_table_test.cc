@@ -164,6 +164,16 @@ TEST_F(OptionTableTest, EffectiveSaysWhatWasGivenWhereAndWhatItIs) {
   EXPECT_EQ(Find("max-num-seqs")->source, "default");
 }
 
+TEST_F(OptionTableTest, ThePositionalArgumentStandsForAnOption) {
+  std::string model;
+  table_.Text("model", "PATH", &model, "a model");
+  ASSERT_TRUE(Parse({"m.gguf"}).ok());
+  model = positional_;
+  EXPECT_EQ(Find("model")->given, "m.gguf");
+  EXPECT_EQ(Find("model")->source, "argument");
+  EXPECT_EQ(Find("model")->value, OptionValue("m.gguf"));
+}
+
 TEST_F(OptionTableTest, SettingsOfOtherServersAreTakenWhenTheyChangeNothing) {
   table_.Fixed("tensor-parallel-size", "N", {"1"}, "one process").aliases = {"-tp"};
   table_.Fixed("mmap", "", {"true"}, "always mapped");
