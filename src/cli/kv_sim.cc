@@ -498,6 +498,7 @@ void AddKvSimOptions(config::OptionTable& table, KvSimOptions& options) {
                        "first steps that are not counted; default: 100 synthetic, 0 recorded");
   table.Switch("json", &options.json, "print JSON");
   table.Text("plot", "FILE", &options.plot_path, "write miss ratios over capacity as SVG");
+  AddKvServingSimOptions(table, options.serving);
   table.Text("save-trace",
              "FILE",
              &options.save_trace_path,
@@ -505,6 +506,12 @@ void AddKvSimOptions(config::OptionTable& table, KvSimOptions& options) {
 }
 
 absl::StatusOr<std::string> KvSim(const KvSimOptions& options, const Progress& progress) {
+  if (options.serving.requests_per_second > 0) {
+    if (!options.trace_path.empty()) {
+      return absl::InvalidArgumentError("--serve needs --synthetic, not a trace");
+    }
+    return KvServingSim(options.serving, OrDefault(options.synthetic, "medium"), options.json);
+  }
   KvSimReport report;
   SPINDLE_RETURN_IF_ERROR(Run(options, progress, &report));
   if (!options.plot_path.empty()) {

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "cli/kv_serving_sim.h"
 #include "config/option_table.h"
 
 namespace spindle::cli {
@@ -25,7 +26,8 @@ struct KvSimOptions {
   uint32_t num_steps = 0;
   std::optional<uint32_t> warmup_steps;
   bool json = false;
-  std::string plot_path;        // SVG
+  std::string plot_path;  // SVG
+  KvServingSimOptions serving;
   std::string save_trace_path;  // writes the synthetic selections as a page-access trace
 };
 

@@ -32,7 +32,7 @@ struct OwnedRecord {
   }
 };
 
-AccessTraceHeader Header() {
+AccessTraceHeader TraceHeader() {
   AccessTraceHeader header;
   header.geometry = {.num_layers = 30, .num_kv_heads = 3, .head_dim = 64};
   header.lru = {.range = 32, .quantum_steps = 2};
@@ -89,7 +89,7 @@ std::vector<OwnedRecord> RandomRecords(uint64_t seed, uint32_t count) {
 std::string WriteTrace(const std::string& path,
                        const std::vector<OwnedRecord>& records,
                        uint64_t max_bytes = kMaxAccessTraceBytes) {
-  auto writer = AccessTraceWriter::Create(path, Header(), max_bytes);
+  auto writer = AccessTraceWriter::Create(path, TraceHeader(), max_bytes);
   EXPECT_TRUE(writer.ok()) << writer.status();
   for (const OwnedRecord& record : records) {
     EXPECT_TRUE((*writer)->Append(record.View()).ok());
@@ -224,7 +224,7 @@ TEST(AccessTrace, StopsAtItsLimitAndSaysSo) {
   const test::TempFolder folder;
   const auto records = RandomRecords(test::RandomSeed(54), 4000);
   const std::string path = folder.path() + "/trace";
-  auto writer = AccessTraceWriter::Create(path, Header(), 100'000);
+  auto writer = AccessTraceWriter::Create(path, TraceHeader(), 100'000);
   ASSERT_TRUE(writer.ok());
   for (const OwnedRecord& record : records) {
     ASSERT_TRUE((*writer)->Append(record.View()).ok());
@@ -247,33 +247,34 @@ TEST(AccessTrace, RefusesWhatItCannotWrite) {
   const auto code = [&path](const AccessTraceHeader& header, uint64_t max_bytes) {
     return AccessTraceWriter::Create(path, header, max_bytes).status().code();
   };
-  EXPECT_EQ(code(Header(), 65535), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(code(Header(), kMaxAccessTraceBytes + 1), absl::StatusCode::kInvalidArgument);
-  AccessTraceHeader header = Header();
+  EXPECT_EQ(code(TraceHeader(), 65535), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(code(TraceHeader(), kMaxAccessTraceBytes + 1), absl::StatusCode::kInvalidArgument);
+  AccessTraceHeader header = TraceHeader();
   header.algorithm = std::string(33, 'x');
   EXPECT_EQ(code(header, 65536), absl::StatusCode::kInvalidArgument);
   header.algorithm = "tab\t";
   EXPECT_EQ(code(header, 65536), absl::StatusCode::kInvalidArgument);
-  header = Header();
+  header = TraceHeader();
   header.geometry.num_kv_heads = 255;
   EXPECT_EQ(code(header, 65536), absl::StatusCode::kInvalidArgument);
-  header = Header();
+  header = TraceHeader();
   header.lru.range = 7;
   EXPECT_EQ(code(header, 65536), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(code(Header(), 65536), absl::StatusCode::kOk);
-  EXPECT_EQ(code(Header(), 65536), absl::StatusCode::kAlreadyExists);
+  EXPECT_EQ(code(TraceHeader(), 65536), absl::StatusCode::kOk);
+  EXPECT_EQ(code(TraceHeader(), 65536), absl::StatusCode::kAlreadyExists);
 
   struct stat info {};
 
   ASSERT_EQ(stat(path.c_str(), &info), 0);
   EXPECT_EQ(info.st_mode & 0777, 0600U);
-  EXPECT_EQ(AccessTraceWriter::Create(folder.path() + "/no/trace", Header(), 65536).status().code(),
-            absl::StatusCode::kUnavailable);
+  EXPECT_EQ(
+      AccessTraceWriter::Create(folder.path() + "/no/trace", TraceHeader(), 65536).status().code(),
+      absl::StatusCode::kUnavailable);
 }
 
 // Records that have a right checksum and are nonsense.
 TEST(AccessTrace, RefusesRecordsThatAreNone) {
-  const KvGeometry geometry = Header().geometry;
+  const KvGeometry geometry = TraceHeader().geometry;
   OwnedRecord good;
   good.ids = {1, 2, 3, 4, 5, 6, 7, 8, 9};
   good.hit_bits = {0xFF, 0x01};

@@ -159,6 +159,23 @@ TEST(KvSimCommand, ReadsRequestTraces) {
   EXPECT_EQ(report["results"][1]["hits"], 1);
 }
 
+TEST(KvSimCommand, ServesOnAVirtualClock) {
+  KvSimOptions options;
+  options.serving.requests_per_second = 2;
+  options.serving.arrival_time = std::chrono::seconds(10);
+  options.serving.max_prompt_tokens = 1024;
+  options.serving.max_output_tokens = 32;
+  const json report = RunForJson(options);
+  EXPECT_GT(report["completed"], 5);
+  EXPECT_EQ(report["arrived"],
+            report["completed"].get<int>() + report["refused_busy"].get<int>() +
+                report["refused_never_fits"].get<int>() + report["refused_closing"].get<int>());
+  EXPECT_GT(report["ttft_p50_seconds"], 0.0);
+  EXPECT_GE(report["ttft_p99_seconds"], report["ttft_p50_seconds"]);
+  options.synthetic = "cyclic";
+  EXPECT_EQ(KvSim(options, NoProgress).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
 TEST(KvSimCommand, NamesTheOptionThatIsWrong) {
   const std::vector<std::pair<KvSimOptions, std::string>> cases = [] {
     std::vector<std::pair<KvSimOptions, std::string>> list;

@@ -22,7 +22,7 @@ constexpr uint32_t kHeads = 3;
 constexpr uint32_t kPages = 512;
 constexpr uint32_t kSelected = 16;
 
-AccessTraceHeader Header() {
+AccessTraceHeader RunHeader() {
   AccessTraceHeader header;
   header.geometry = {.num_layers = kLayers, .num_kv_heads = kHeads, .head_dim = 64};
   header.lru = {.range = 16, .quantum_steps = 1};
@@ -35,13 +35,13 @@ class RecordingTier {
  public:
   explicit RecordingTier(const std::string& path) {
     FastTierOptions options;
-    options.geometry = Header().geometry;
-    options.lru = Header().lru;
+    options.geometry = RunHeader().geometry;
+    options.lru = RunHeader().lru;
     options.fast_bytes = uint64_t{4096} * 1024;
     options.metadata_bytes = uint64_t{4} << 20;
     options.max_group_frames = 128;
     tier_ = FastTier::Create(options, *kernels::BestKernels()).value();
-    writer_ = AccessTraceWriter::Create(path, Header(), kMaxAccessTraceBytes).value();
+    writer_ = AccessTraceWriter::Create(path, RunHeader(), kMaxAccessTraceBytes).value();
   }
 
   // A request with an own number and selections.
@@ -246,7 +246,7 @@ TEST(RecordedRun, WarmUpIsPerGroup) {
 
 TEST(RecordedRun, BoundsTheNumberOfGroups) {
   const test::TempFolder folder;
-  AccessTraceHeader header = Header();
+  AccessTraceHeader header = RunHeader();
   header.geometry.num_layers = 4096;
   header.geometry.num_kv_heads = 254;
   const std::string path = folder.path() + "/trace";
