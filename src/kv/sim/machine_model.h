@@ -31,6 +31,15 @@ struct LinkModel {
   }
 };
 
+// Time of a step whose layers compute for equal times and need equal copies first, one after the
+// other over the link. The copy of a layer starts when the layer `prefetch_depth` before it starts
+// to compute (its pages are foretold by then), that of the first layers with the step; at depth 0
+// when the layer before it is done. REQUIRES: num_layers ≥ 1.
+[[nodiscard]] Duration PipelinedStepTime(Duration compute,
+                                         Duration copy,
+                                         uint32_t num_layers,
+                                         uint32_t prefetch_depth);
+
 // Random direct reads of a virtual block device, measured on the development machine. By size and
 // number of reads at a time; between the measured points on straight lines over the logarithms,
 // outside of them as at the nearest.

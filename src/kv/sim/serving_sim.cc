@@ -116,8 +116,8 @@ class ServingSim {
 
   Duration now_{};
   Duration next_arrival_{};
-  Duration compute_time_{};
-  Duration link_time_{};
+  Duration step_time_{};
+  Duration stall_time_{};
   std::deque<Job> waiting_;
   uint64_t queued_tokens_ = 0;
   std::vector<Runner> running_;  // in order of admission
@@ -466,9 +466,11 @@ absl::Status ServingSim::Step() {
   const Duration link =
       options_.link.CopyTime(misses > 0 ? options_.geometry.num_layers : 0, bytes);
   result_.link_bytes += bytes;
-  compute_time_ += compute;
-  link_time_ += link;
-  now_ += compute + link;
+  const Duration step =
+      PipelinedStepTime(compute, link, options_.geometry.num_layers, options_.prefetch_depth);
+  step_time_ += step;
+  stall_time_ += step - compute;
+  now_ += step;
   ++result_.steps;
   barren_steps_ = rows + prefilled > 0 ? 0 : barren_steps_ + 1;
   result_.longest_barren_steps = std::max(result_.longest_barren_steps, barren_steps_);
@@ -488,7 +490,7 @@ absl::Status ServingSim::Step() {
     }
     Finish(i);
   }
-  SPINDLE_RETURN_IF_ERROR(ControlThrash(misses, ToSeconds(link) / ToSeconds(compute + link)));
+  SPINDLE_RETURN_IF_ERROR(ControlThrash(misses, std::min(1.0, ToSeconds(link) / ToSeconds(step))));
   NotePeaks();
   if (result_.steps % kIntegritySteps == 0) {
     SPINDLE_RETURN_IF_ERROR(store_->CheckIntegrity());
@@ -545,8 +547,8 @@ absl::StatusOr<ServingSimResult> ServingSim::Run() {
   }
   SPINDLE_RETURN_IF_ERROR(CloseAll());
   result_.end = now_;
-  const double busy = ToSeconds(compute_time_ + link_time_);
-  result_.stall_share = busy > 0 ? ToSeconds(link_time_) / busy : 0;
+  const double busy = ToSeconds(step_time_);
+  result_.stall_share = busy > 0 ? ToSeconds(stall_time_) / busy : 0;
   return std::move(result_);
 }
 

@@ -40,6 +40,7 @@ struct ServingSimOptions {
   // Machine.
   ComputeModel compute;
   LinkModel link;
+  uint32_t prefetch_depth = 0;  // layers, see PipelinedStepTime; prediction is taken as perfect
   uint64_t fast_bytes = uint64_t{128} << 20;
   uint64_t host_bytes = uint64_t{4} << 30;
 
@@ -71,7 +72,7 @@ struct ServingSimResult {
   uint64_t page_misses = 0;
   uint64_t prefix_tokens = 0;  // of prompts, from the cache
   uint64_t link_bytes = 0;     // of all groups
-  double stall_share = 0;      // of the time of steps
+  double stall_share = 0;      // of the time of steps, in which nothing computed
   uint64_t pauses = 0;
 
   // Largest values in the first and in the second half of the time of arrivals.

@@ -29,6 +29,32 @@ TEST(MachineModel, CopiesCostCommandsAndBytes) {
   EXPECT_EQ(link.CopyTime(0, 25'000'000), std::chrono::milliseconds(1));
 }
 
+// Computing for 30 ms and copying for 24: what is left of the copies.
+TEST(MachineModel, PrefetchHidesCopiesThatAreShorterThanComputing) {
+  using std::chrono::microseconds;
+  using std::chrono::milliseconds;
+  EXPECT_EQ(PipelinedStepTime(milliseconds(30), milliseconds(24), 30, 0), milliseconds(54));
+  // The first layer's copy, and then none.
+  EXPECT_EQ(PipelinedStepTime(milliseconds(30), milliseconds(24), 30, 1), microseconds(30'800));
+  EXPECT_EQ(PipelinedStepTime(milliseconds(30), milliseconds(24), 30, 2), microseconds(30'800));
+  // Longer copies: the link is busy all the time, then the last layer computes.
+  EXPECT_EQ(PipelinedStepTime(milliseconds(30), milliseconds(60), 30, 2), milliseconds(61));
+  EXPECT_EQ(PipelinedStepTime(milliseconds(30), Duration(0), 30, 1), milliseconds(30));
+}
+
+TEST(ServingSim, PrefetchTakesTheStallsWhereTheLinkKeepsUp) {
+  ServingSimOptions options = SmallServer(8);
+  options.link.bytes_per_second = 2e9;
+  const auto serial = SimulateServing(options);
+  options.prefetch_depth = 1;
+  const auto ahead = SimulateServing(options);
+  ASSERT_TRUE(serial.ok() && ahead.ok());
+  EXPECT_GT(serial->stall_share, 0.02);
+  EXPECT_LT(serial->stall_share, 0.44);  // copies take less than 0.8 of computing
+  EXPECT_LT(ahead->stall_share, 0.1);
+  EXPECT_LT(ahead->stall_share, serial->stall_share / 5);
+}
+
 TEST(ServingSim, EveryRequestIsAnsweredOnce) {
   const auto result = SimulateServing(SmallServer(1));
   ASSERT_TRUE(result.ok()) << result.status();
