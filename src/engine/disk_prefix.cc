@@ -13,7 +13,8 @@ namespace {
 
 // The rows of an open tail stand for computed ones, so they must be wanted as such.
 bool MayUseTail(const Request& request) {
-  return request.reads_cache && !request.spec.sampling.prompt_logprobs.has_value();
+  return request.reads_cache && request.spec.uses_disk &&
+         !request.spec.sampling.prompt_logprobs.has_value();
 }
 
 // Tokens behind `num_stripes` stripes that need not be computed: all but the last.
@@ -38,7 +39,7 @@ bool DiskPrefix::AwaitsLoad(Choice& choice,
                             std::span<const Digest> keys,
                             std::span<const TokenId> tokens,
                             uint32_t num_host) {
-  if (tier_ == nullptr || choice.disk_tried) {
+  if (tier_ == nullptr || choice.disk_tried || !choice.request->spec.uses_disk) {
     return false;
   }
   if (choice.load.has_value()) {
@@ -153,7 +154,7 @@ void DiskPrefix::OfferAll(const Choice& choice) {
 
 void DiskPrefix::Offer(const Choice& choice, uint32_t num_stripes, bool count_use) {
   const Request& request = *choice.request;
-  if (tier_ == nullptr || !request.reads_cache || num_stripes == 0) {
+  if (tier_ == nullptr || !request.spec.uses_disk || !request.reads_cache || num_stripes == 0) {
     return;
   }
   const kv::PrefixChain chain{
@@ -205,7 +206,8 @@ void DiskPrefix::Keep(Choice& choice, uint32_t num_kept) {
 void DiskPrefix::Spill(Choice& choice) {
   const Request& request = *choice.request;
   // What was decoded over chosen pages must be decoded so again.
-  if (tier_ == nullptr || !request.reads_cache || request.spec.decode.algorithm != nullptr) {
+  if (tier_ == nullptr || !request.spec.uses_disk || !request.reads_cache ||
+      request.spec.decode.algorithm != nullptr) {
     return;
   }
   const uint32_t num_stripes = NumPublished(choice);

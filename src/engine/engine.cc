@@ -28,16 +28,19 @@ class Engine::Impl {
         runner_(std::move(runner)),
         store_(std::move(kv.host)),
         disk_(std::move(kv.disk)),
+        fast_(std::move(kv.fast)),
+        link_(std::move(kv.link)),
         end_tokens_(std::move(end_tokens)),
         clock_(clock),
         metrics_(registry, *store_, {runner_->config().max_model_len, options.prefix_cache}),
         throughput_(options.max_num_seqs),
         inbox_(std::make_shared<Inbox>(options)),
-        front_desk_(options_, *runner_, *store_, inbox_, throughput_, clock),
+        front_desk_(options_, *runner_, *store_, fast_.get(), inbox_, throughput_, clock),
         core_({options_,
                *runner_,
                *store_,
                disk_.get(),
+               fast_.get(),
                kernels,
                end_tokens_,
                metrics_,
@@ -75,6 +78,9 @@ class Engine::Impl {
 
   [[nodiscard]] kv::KvStore& store() { return *store_; }
 
+  // Null: none.
+  [[nodiscard]] kv::DiskTier* disk() { return disk_.get(); }
+
   [[nodiscard]] Inbox& inbox() { return *inbox_; }
 
   [[nodiscard]] EngineCore& core() { return core_; }
@@ -93,6 +99,8 @@ class Engine::Impl {
   const std::unique_ptr<StepRunner> runner_;
   const std::unique_ptr<kv::KvStore> store_;
   const std::unique_ptr<kv::DiskTier> disk_;
+  const std::unique_ptr<kv::FastTier> fast_;
+  const std::unique_ptr<kv::EmulatedLink> link_;
   const std::vector<TokenId> end_tokens_;
   const Clock& clock_;
   EngineMetrics metrics_;
@@ -217,6 +225,45 @@ uint64_t Engine::ResetPrefixCache() {
   uint64_t dropped = 0;
   impl_->inbox().RunCommand([this, &dropped] { dropped = impl_->store().ResetPrefixCache(); });
   return dropped;
+}
+
+template <typename Result, typename Command>
+Result Engine::WithSessions(const Command& command) {
+  Result result = absl::UnimplementedError("sessions need a disk tier: --kv-disk-path");
+  if (impl_->disk() != nullptr) {
+    impl_->inbox().RunCommand([&] { result = command(impl_->disk()->sessions()); });
+  }
+  return result;
+}
+
+bool Engine::keeps_sessions() const {
+  return impl_->disk() != nullptr;
+}
+
+absl::StatusOr<std::vector<kv::SessionInfo>> Engine::ListSessions(
+    const std::optional<std::string>& tenant) {
+  return WithSessions<absl::StatusOr<std::vector<kv::SessionInfo>>>(
+      [&](kv::SessionKeeper& sessions) { return sessions.List(tenant); });
+}
+
+absl::StatusOr<kv::SessionInfo> Engine::FindSession(const kv::SessionName& name) {
+  return WithSessions<absl::StatusOr<kv::SessionInfo>>(
+      [&](kv::SessionKeeper& sessions) { return sessions.Find(name); });
+}
+
+absl::Status Engine::RestoreSession(const kv::SessionName& name) {
+  return WithSessions<absl::Status>(
+      [&](kv::SessionKeeper& sessions) { return sessions.Restore(name); });
+}
+
+absl::Status Engine::SetSessionPinned(const kv::SessionName& name, bool pinned) {
+  return WithSessions<absl::Status>(
+      [&](kv::SessionKeeper& sessions) { return sessions.SetPinned(name, pinned); });
+}
+
+absl::Status Engine::DeleteSession(const kv::SessionName& name) {
+  return WithSessions<absl::Status>(
+      [&](kv::SessionKeeper& sessions) { return sessions.Delete(name); });
 }
 
 void Engine::BeginDrain() {

@@ -19,7 +19,9 @@
 #include "base/hash.h"
 #include "base/ids.h"
 #include "engine/engine_options.h"
+#include "engine/kv_metrics.h"
 #include "engine/output_stream.h"
+#include "engine/sparse_decode.h"
 #include "kv/kv_store.h"
 #include "kv/kv_tiers.h"
 #include "metrics/metrics.h"
@@ -27,21 +29,34 @@
 
 namespace spindle::engine {
 
+// Keeps the KV of a request on disk when it ends.
+struct Retention {
+  kv::SessionName session;  // without an id it gets one that follows from the content
+  uint64_t seconds = 0;     // how long at least, as far as there is room
+};
+
 struct EngineRequest {
-  std::string id;                     // unique among active requests
-  std::vector<TokenId> prompt;        // ≥ 1 token, ids checked by serving
-  SamplingParams sampling;            // ranges checked by serving
-  int32_t priority = 0;               // [-100, 100], lower runs first
-  Digest prefix_root{};               // root key: model, tenant, salt (see base/prefix_key.h)
-  bool cache_prompt = true;           // false: neither read from nor added to the prefix cache
-  bool max_tokens_given = false;      // sampling.max_tokens is the client's number, not a default:
-                                      // then the request must fit the KV with all of it
-  bool may_stop_early = true;         // the consumer may call StopChoice (stop strings): generated
-                                      // stripes enter the prefix cache only once their tokens were
-                                      // taken from the stream. False: as soon as they are full
-  bool report_progress = false;       // kPrefill events
-  std::string fairness_key;           // for listings
-  std::optional<TimePoint> deadline;  // then cancelled with kDeadlineExceeded
+  std::string id;                 // unique among active requests
+  std::vector<TokenId> prompt;    // ≥ 1 token, ids checked by serving
+  SamplingParams sampling;        // ranges checked by serving
+  int32_t priority = 0;           // [-100, 100], lower runs first
+  Digest prefix_root{};           // root key: model, tenant, salt (see base/prefix_key.h)
+  bool cache_prompt = true;       // false: neither read from nor added to the prefix cache
+  bool max_tokens_given = false;  // sampling.max_tokens is the client's number, not a default:
+                                  // then the request must fit the KV with all of it
+  bool may_stop_early = true;     // the consumer may call StopChoice (stop strings): generated
+                                  // stripes enter the prefix cache only once their tokens were
+                                  // taken from the stream. False: as soon as they are full
+  bool report_progress = false;   // kPrefill events
+  std::string fairness_key;       // for listings
+  SparseDecode decode;            // without an algorithm: the engine's
+  bool uses_disk = true;          // its stripes may go to and come from the disk tier
+  float fast_fraction = 0;        // fast_bytes as a share of the fast tier; 0 = none
+  uint64_t fast_bytes = 0;  // cap on its pages in the fast tier, all choices together; 0 = none
+  // Wanted pages kept from earlier steps, per mandatory page; nullopt: the engine's.
+  std::optional<float> buffer_ratio;
+  std::optional<Retention> retention;  // REQUIRES: keeps_sessions(); cache_prompt
+  std::optional<TimePoint> deadline;   // then cancelled with kDeadlineExceeded
 };
 
 // Why a request was not accepted. Numbers are filled where they apply.
@@ -52,6 +67,8 @@ struct SubmitRefusal {
     kContextExceeded,  // prompt + max_tokens > max_model_len
     kShuttingDown,
     kDeadlinePassed,
+    kFastBudgetTooSmall,  // fast_bytes < needed_bytes
+    kFastBudgetTooLarge,  // fast_bytes > capacity_bytes
   };
 
   Kind kind;
@@ -80,6 +97,8 @@ struct EngineLoad {
   uint64_t waiting_tokens;
   std::chrono::milliseconds oldest_wait;
   kv::KvStats kv;
+  std::optional<kv::DiskTierStats> disk;  // unset: no disk tier
+  PrefixTotals prefix;                    // since the start
 };
 
 class StepRunner;
@@ -128,6 +147,17 @@ class Engine {
   // Drops unreferenced cached stripes; waits for the current step. Returns how many.
   uint64_t ResetPrefixCache();
 
+  // Sessions (kv/session_keeper.h); all calls wait for the current step. ERRORS: those of
+  // kv::SessionKeeper, and kUnimplemented without a disk tier.
+  [[nodiscard]] bool keeps_sessions() const;
+  // Nothing as tenant: of all.
+  [[nodiscard]] absl::StatusOr<std::vector<kv::SessionInfo>> ListSessions(
+      const std::optional<std::string>& tenant);
+  [[nodiscard]] absl::StatusOr<kv::SessionInfo> FindSession(const kv::SessionName& name);
+  [[nodiscard]] absl::Status RestoreSession(const kv::SessionName& name);
+  [[nodiscard]] absl::Status SetSessionPinned(const kv::SessionName& name, bool pinned);
+  [[nodiscard]] absl::Status DeleteSession(const kv::SessionName& name);
+
   // Refuses new requests from now on; accepted ones continue.
   void BeginDrain();
   // Waits until nothing is active or `deadline` passes, then cancels the rest (kShutdown) and stops
@@ -144,6 +174,9 @@ class Engine {
  private:
   class Impl;
   explicit Engine(std::unique_ptr<Impl> impl);
+  // On the engine thread, between steps.
+  template <typename Result, typename Command>
+  Result WithSessions(const Command& command);
 
   std::unique_ptr<Impl> impl_;
 };

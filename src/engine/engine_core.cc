@@ -13,6 +13,7 @@ namespace {
 
 // Alternatives per token that the API can ask for.
 constexpr uint32_t kMaxAlternatives = 128;
+constexpr Duration kDiskPublishInterval = std::chrono::milliseconds(100);
 
 void CopyAlternatives(const sampling::Scored& scored, StreamEvent* event) {
   event->logprob = scored.logprob;
@@ -27,27 +28,23 @@ void CopyAlternatives(const sampling::Scored& scored, StreamEvent* event) {
 EngineCore::EngineCore(const Parts& parts)
     : parts_(parts),
       disk_(parts.disk, parts.throughput),
+      fast_(parts.fast, parts.store.geometry(), parts.metrics.fast),
       lifecycle_({parts.options,
                   parts.store,
                   disk_,
+                  fast_,
                   parts.metrics,
                   parts.inbox,
                   parts.throughput,
                   parts.end_tokens,
                   parts.runner.config().vocab_size}),
-      planner_(parts.options, parts.metrics, parts.store, lifecycle_),
+      planner_(parts.options, parts.metrics, parts.store, fast_, lifecycle_),
       sampler_(parts.kernels, parts.runner.config().vocab_size, kMaxAlternatives) {}
 
 absl::Status EngineCore::Reserve() {
   const EngineOptions& options = parts_.options;
-  const uint32_t prefill_rows =
-      options.chunked_prefill
-          ? options.max_num_batched_tokens
-          : std::max(options.max_num_batched_tokens, parts_.runner.config().max_model_len);
-  // Prefills get at least one chunk beside any number of decode rows.
-  const uint32_t max_rows =
-      std::max(prefill_rows, kChunkTokens) + std::min(options.max_num_seqs, prefill_rows);
-  const uint32_t max_logit_rows = options.max_num_seqs + kMaxPromptLogitRows;
+  const auto [max_rows, max_logit_rows] =
+      StepBoundsOf(options, parts_.runner.config().max_model_len);
   batch_.Reserve(max_rows, max_logit_rows, options.max_num_seqs);
   return parts_.runner.Reserve(max_rows, max_logit_rows);
 }
@@ -60,12 +57,13 @@ EngineCore::Outcome EngineCore::Step() {
   planner_.Plan(start, &batch_);
   bool worked = !batch_.empty();
   if (worked) {
+    fast_.BeginStep(lifecycle_.running());
     RunBatch(start);
   } else {
     worked = planner_.BreakDeadlock(start);
   }
   lifecycle_.Collect();
-  Publish(parts_.clock.Now());
+  Publish(parts_.clock.Now(), !worked);
   return {worked, worked ? std::nullopt : NextLimit()};
 }
 
@@ -286,10 +284,10 @@ void EngineCore::EndAll(EndCause cause) {
     lifecycle_.End(*lifecycle_.requests().back(), cause, now);
   }
   lifecycle_.Collect();
-  Publish(now);
+  Publish(now, /*idle=*/true);
 }
 
-void EngineCore::Publish(TimePoint now) {
+void EngineCore::Publish(TimePoint now, bool idle) {
   Snapshot snapshot;
   snapshot.running = static_cast<uint32_t>(lifecycle_.running().size());
   for (const Choice* choice : lifecycle_.waiting()) {
@@ -314,7 +312,12 @@ void EngineCore::Publish(TimePoint now) {
     load.oldest_wait_seconds = ToSeconds(now - *snapshot.oldest_waiting);
   }
   parts_.metrics.Publish(load, parts_.store.Stats());
-  if (parts_.disk != nullptr) {
+  if (parts_.fast != nullptr) {
+    parts_.metrics.fast.Publish(*parts_.fast, parts_.runner.fast_counters());
+  }
+  // Copying the statistics of the disk takes about as long as a small part of a step.
+  if (parts_.disk != nullptr && (idle || now - disk_published_ >= kDiskPublishInterval)) {
+    disk_published_ = now;
     parts_.metrics.PublishDisk(parts_.disk->Stats());
   }
 }
@@ -335,6 +338,10 @@ EngineLoad EngineCore::Load() const {
         parts_.clock.Now() - *snapshot.oldest_waiting);
   }
   load.kv = parts_.store.Stats();
+  if (parts_.disk != nullptr) {
+    load.disk = parts_.disk->Stats();
+  }
+  load.prefix = parts_.metrics.kv.Totals();
   return load;
 }
 

@@ -15,6 +15,7 @@
 #include "engine/engine.h"
 #include "engine/engine_metrics.h"
 #include "engine/engine_options.h"
+#include "engine/fast_budget.h"
 #include "engine/inbox.h"
 #include "engine/request_lifecycle.h"
 #include "engine/step_batch.h"
@@ -33,6 +34,7 @@ class EngineCore {
     StepRunner& runner;
     kv::KvStore& store;
     kv::DiskTier* disk;  // null: none
+    kv::FastTier* fast;  // null: none
     const kernels::KernelTable& kernels;
     std::span<const TokenId> end_tokens;
     EngineMetrics& metrics;
@@ -76,17 +78,20 @@ class EngineCore {
   void PushPromptLogprobs(const BatchEntry& entry, std::span<const float> logits);
   void PushProgress(Request& request, uint32_t committed);
   void SampleNext(Choice& choice, std::span<const float> row, TimePoint now);
-  void Publish(TimePoint now);
+  // `idle`: no step follows soon that would publish again.
+  void Publish(TimePoint now, bool idle);
   [[nodiscard]] std::span<const float> LogitRow(std::span<const float> logits, uint32_t row) const;
 
   Parts parts_;
   DiskPrefix disk_;
+  FastBudget fast_;
   RequestLifecycle lifecycle_;
   StepPlanner planner_;
   sampling::Sampler sampler_;
   StepBatch batch_;
   Inbox::Mail mail_;
   std::vector<std::optional<uint32_t>> stop_after_;  // scratch of Attend
+  TimePoint disk_published_;
 
   struct Snapshot {
     uint32_t running = 0;

@@ -14,7 +14,11 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& opti
                                                        std::vector<TokenId> end_tokens,
                                                        metrics::Registry& registry,
                                                        const Clock& clock) {
-  auto runner = std::make_unique<ModelRunner>(std::move(model), std::move(pool), kernels, *kv.host);
+  auto runner = std::make_unique<ModelRunner>(std::move(model),
+                                              std::move(pool),
+                                              kernels,
+                                              *kv.host,
+                                              sparse::FastMemory{kv.fast.get(), kv.link.get()});
   return CreateWithRunner(
       options, std::move(runner), std::move(kv), kernels, std::move(end_tokens), registry, clock);
 }

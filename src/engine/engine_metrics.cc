@@ -45,7 +45,10 @@ uint64_t PagesPerStripe(const kv::KvGeometry& geometry) {
 EngineMetrics::EngineMetrics(metrics::Registry& registry,
                              const kv::KvStore& store,
                              const Shape& shape)
-    : pages_per_stripe_(PagesPerStripe(store.geometry())),
+    : kv(registry),
+      fast(registry),
+      sessions(registry),
+      pages_per_stripe_(PagesPerStripe(store.geometry())),
       stripe_bytes_(store.geometry().stripe_bytes()) {
   AddRequestFamilies(registry, shape);
   AddStepFamilies(registry);
@@ -68,12 +71,12 @@ void EngineMetrics::AddRequestFamilies(metrics::Registry& registry, const Shape&
   prefix_hits = registry.AddCounter("vllm:prefix_cache_hits_total",
                                     "Prompt tokens found in the tier that attention reads.",
                                     EngineLabels());
-  static_cast<void>(registry.AddCounter("vllm:external_prefix_cache_queries_total",
-                                        "Prompt tokens looked up in lower tiers.",
-                                        EngineLabels()));
-  static_cast<void>(registry.AddCounter("vllm:external_prefix_cache_hits_total",
-                                        "Prompt tokens found in lower tiers.",
-                                        EngineLabels()));
+  external_queries = registry.AddCounter("vllm:external_prefix_cache_queries_total",
+                                         "Prompt tokens looked up in lower tiers.",
+                                         EngineLabels());
+  external_hits = registry.AddCounter("vllm:external_prefix_cache_hits_total",
+                                      "Prompt tokens found in lower tiers.",
+                                      EngineLabels());
   preemptions = registry.AddCounter("vllm:num_preemptions_total",
                                     "Sequences whose memory was taken back before their end.",
                                     EngineLabels());
@@ -213,17 +216,24 @@ void EngineMetrics::AddTierFamilies(metrics::Registry& registry, const kv::KvSto
     }
     const metrics::Gauge metadata = registry.AddGauge(
         "spindle_kv_metadata_bytes", "Bytes of page tables by tier.", {{"tier", name}});
-    const auto evictions =
-        registry.AddCounter("spindle_kv_evictions_total",
-                            "Pages dropped from a tier to make room, by kind of content.",
-                            {{"tier", name}, {"kind", "prefix"}});
-    if (std::string_view(name) == "host") {
-      host_ = tier;
-      host_evicted_pages_.counter = evictions;
-    } else if (std::string_view(name) == "disk") {
+    const auto evictions = [&registry, name](const char* cause) {
+      return registry.AddCounter("spindle_kv_evictions_total",
+                                 "Pages that left a tier, by kind of content: for room (capacity), "
+                                 "with a segment that was "
+                                 "collected (gc), because they could not be read (corrupt).",
+                                 {{"tier", name}, {"kind", "prefix"}, {"cause", cause}});
+    };
+    if (std::string_view(name) == "disk") {
       disk_ = tier;
       disk_metadata_bytes_ = metadata;
-      disk_evicted_pages_.counter = evictions;
+      disk_collected_pages_.counter = evictions("gc");
+      disk_corrupt_pages_.counter = evictions("corrupt");
+      continue;
+    }
+    const metrics::Counter for_room = evictions("capacity");
+    if (std::string_view(name) == "host") {
+      host_ = tier;
+      host_evicted_pages_.counter = for_room;
     }
   }
   const double largest = static_cast<double>(store.Stats().capacity_stripes) *
@@ -264,14 +274,17 @@ void EngineMetrics::AddMoveFamilies(metrics::Registry& registry) {
       stored_bytes_.counter = bytes;
     }
   }
-  for (const char* from : {"host", "disk"}) {
-    static_cast<void>(registry.AddHistogram("spindle_kv_fetch_seconds",
-                                            "Time to bring pages to the tier that reads them.",
-                                            StepBounds(),
-                                            {{"from", from}}));
-  }
-  static_cast<void>(
-      registry.AddCounter("spindle_kv_fetch_stall_seconds_total", "Time steps waited for pages."));
+  const auto fetch = [&registry](const char* from) {
+    return registry.AddHistogram(
+        "spindle_kv_fetch_seconds",
+        "Time to bring the pages of a request to the tier that reads them.",
+        StepBounds(),
+        {{"from", from}});
+  };
+  static_cast<void>(fetch("host"));
+  disk_fetch_seconds = fetch("disk");
+  fetch_stall_seconds = registry.AddCounter("spindle_kv_fetch_stall_seconds_total",
+                                            "Time that requests and steps waited for pages.");
   const auto errors = [&registry](const char* op) {
     return registry.AddCounter(
         "spindle_kv_disk_errors_total", "Failed disk operations.", {{"op", op}});
@@ -301,6 +314,7 @@ void EngineMetrics::Publish(const StepLoad& load, const kv::KvStats& stats) {
     host_.pages[state].Set(static_cast<double>(stripes[state] * pages_per_stripe_));
   }
   host_evicted_pages_.Follow(stats.prefix_evictions * pages_per_stripe_);
+  kv.PublishHost(stats);
 }
 
 void EngineMetrics::PublishDisk(const kv::DiskTierStats& stats) {
@@ -316,7 +330,8 @@ void EngineMetrics::PublishDisk(const kv::DiskTierStats& stats) {
     disk_.pages[state].Set(static_cast<double>(bytes[state] / stripe_bytes_ * pages_per_stripe_));
   }
   disk_metadata_bytes_.Set(static_cast<double>(disk.index_bytes));
-  disk_evicted_pages_.Follow(disk.collected_records * pages_per_stripe_);
+  disk_collected_pages_.Follow(disk.collected_records * pages_per_stripe_);
+  disk_corrupt_pages_.Follow(disk.tombstones * pages_per_stripe_);
   const size_t kind = kv::disk::KindIdx(kv::disk::RecordKind::kStripe);
   loaded_pages_.Follow(disk.loads[kind] * pages_per_stripe_);
   loaded_bytes_.Follow(disk.loaded_bytes[kind]);
@@ -334,6 +349,8 @@ void EngineMetrics::PublishDisk(const kv::DiskTierStats& stats) {
   disk_read_errors_.Follow(read_errors);
   disk_write_errors_.Follow(disk.stores_skipped[static_cast<size_t>(StoreSkip::kIo)] +
                             disk.commit_failures);
+  sessions.Publish(stats);
+  kv.PublishDisk(stats);
 }
 
 }  // namespace spindle::engine

@@ -6,7 +6,10 @@
 #include <array>
 #include <cstdint>
 
+#include "engine/fast_metrics.h"
+#include "engine/kv_metrics.h"
 #include "engine/output_stream.h"
+#include "engine/session_metrics.h"
 #include "kv/disk_tier.h"
 #include "kv/kv_store.h"
 #include "metrics/metrics.h"
@@ -47,6 +50,8 @@ class EngineMetrics {
   metrics::Counter prompt_tokens_cached;
   metrics::Counter prefix_queries;
   metrics::Counter prefix_hits;
+  metrics::Counter external_queries;  // of the disk tier
+  metrics::Counter external_hits;
   metrics::Counter preemptions;
   metrics::Counter stream_stalls;
   std::array<metrics::Counter, 4> success;  // by FinishReason
@@ -67,8 +72,13 @@ class EngineMetrics {
   metrics::Histogram plan_seconds;
   metrics::Histogram forward_seconds;
   metrics::Histogram sample_seconds;
+  metrics::Histogram disk_fetch_seconds;
+  metrics::Counter fetch_stall_seconds;
   metrics::Histogram batch_sequences;
   metrics::Histogram batch_tokens;
+  KvMetrics kv;
+  FastMetrics fast;
+  SessionMetrics sessions;
 
  private:
   void AddRequestFamilies(metrics::Registry& registry, const Shape& shape);
@@ -83,17 +93,6 @@ class EngineMetrics {
     std::array<metrics::Gauge, kNumStates> pages;
   };
 
-  // A counter that follows a total kept elsewhere.
-  struct Follower {
-    metrics::Counter counter;
-    uint64_t published = 0;
-
-    void Follow(uint64_t total) {
-      counter.Add(static_cast<double>(total - published));
-      published = total;
-    }
-  };
-
   void AddMoveFamilies(metrics::Registry& registry);
 
   uint64_t pages_per_stripe_;
@@ -101,14 +100,15 @@ class EngineMetrics {
   Tier host_;
   Tier disk_;
   metrics::Gauge disk_metadata_bytes_;
-  Follower host_evicted_pages_;
-  Follower disk_evicted_pages_;
-  Follower loaded_pages_;  // disk → host
-  Follower loaded_bytes_;
-  Follower stored_pages_;  // host → disk
-  Follower stored_bytes_;
-  Follower disk_read_errors_;
-  Follower disk_write_errors_;
+  FollowingCounter host_evicted_pages_;
+  FollowingCounter disk_collected_pages_;
+  FollowingCounter disk_corrupt_pages_;
+  FollowingCounter loaded_pages_;  // disk → host
+  FollowingCounter loaded_bytes_;
+  FollowingCounter stored_pages_;  // host → disk
+  FollowingCounter stored_bytes_;
+  FollowingCounter disk_read_errors_;
+  FollowingCounter disk_write_errors_;
   metrics::Gauge running_;
   metrics::Gauge waiting_;
   metrics::Gauge waiting_capacity_;

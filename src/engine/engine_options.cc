@@ -1,9 +1,11 @@
 #include "engine/engine_options.h"
 
+#include <algorithm>
 #include <string>
 #include <string_view>
 
 #include "base/status_macros.h"
+#include "engine/scheduler_policy.h"
 
 namespace spindle::engine {
 namespace {
@@ -25,6 +27,16 @@ absl::Status CheckNotNegative(std::string_view name, Duration value) {
 }
 
 }  // namespace
+
+StepBounds StepBoundsOf(const EngineOptions& options, uint32_t max_model_len) {
+  const uint32_t prefill_rows = options.chunked_prefill
+                                    ? options.max_num_batched_tokens
+                                    : std::max(options.max_num_batched_tokens, max_model_len);
+  // Prefills get at least one chunk beside any number of decode rows.
+  return {.max_rows =
+              std::max(prefill_rows, kChunkTokens) + std::min(options.max_num_seqs, prefill_rows),
+          .max_logit_rows = options.max_num_seqs + kMaxPromptLogitRows};
+}
 
 absl::Status ValidateOptions(const EngineOptions& options) {
   SPINDLE_RETURN_IF_ERROR(CheckRange("max_num_seqs", options.max_num_seqs, 1, 4096));

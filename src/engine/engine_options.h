@@ -5,6 +5,7 @@
 
 #include "absl/status/status.h"
 #include "base/clock.h"
+#include "engine/sparse_decode.h"
 
 namespace spindle::engine {
 
@@ -28,7 +29,17 @@ struct EngineOptions {
   // Events a stream holds before its request pauses, [1, 65536]; a request with n choices has room
   // for at least n + 64.
   uint32_t stream_capacity_events = 256;
+  SparseDecode decode = {};   // of requests that name no algorithm
+  float buffer_ratio = 5.0F;  // of requests that name none, 0 … 64; --kv-buffer-ratio
 };
+
+// Rows of the largest step that the options allow.
+struct StepBounds {
+  uint32_t max_rows;
+  uint32_t max_logit_rows;
+};
+
+[[nodiscard]] StepBounds StepBoundsOf(const EngineOptions& options, uint32_t max_model_len);
 
 // ERRORS: kInvalidArgument naming the field, its value and its range.
 [[nodiscard]] absl::Status ValidateOptions(const EngineOptions& options);

@@ -9,10 +9,19 @@
 #include "engine/scheduler_policy.h"
 
 namespace spindle::engine {
+namespace {
+
+// Of stripes with generated tokens: choices depend on where decoding began.
+MethodDigest MethodOf(const EngineRequest& spec) {
+  return Sha256().Bytes(spec.decode.method).Number(spec.prompt.size()).Finish();
+}
+
+}  // namespace
 
 FrontDesk::FrontDesk(const EngineOptions& options,
                      const StepRunner& runner,
                      const kv::KvStore& store,
+                     const kv::FastTier* fast,
                      std::shared_ptr<Inbox> inbox,
                      const Throughput& throughput,
                      const Clock& clock)
@@ -20,9 +29,33 @@ FrontDesk::FrontDesk(const EngineOptions& options,
       max_model_len_(runner.config().max_model_len),
       capacity_stripes_(store.Stats().capacity_stripes),
       stripe_bytes_(store.geometry().stripe_bytes()),
+      fast_(LimitsOf(fast, store.geometry())),
       inbox_(std::move(inbox)),
       throughput_(throughput),
       clock_(clock) {}
+
+FrontDesk::FastLimits FrontDesk::LimitsOf(const kv::FastTier* fast,
+                                          const kv::KvGeometry& geometry) {
+  if (fast == nullptr) {
+    return {};
+  }
+  return {.capacity_bytes = fast->num_free_frames() * geometry.page_bytes(),
+          .min_bytes = geometry.num_kv_heads * geometry.head_bytes()};
+}
+
+void FrontDesk::ResolveDefaults(EngineRequest* spec) const {
+  if (spec->decode.algorithm == nullptr) {
+    spec->decode = options_.decode;
+  }
+  spec->buffer_ratio = spec->buffer_ratio.value_or(options_.buffer_ratio);
+  if (spec->fast_fraction > 0) {
+    // At least a byte, so that a share too small is refused and not taken for no cap.
+    spec->fast_bytes =
+        std::max<uint64_t>(1,
+                           static_cast<uint64_t>(static_cast<double>(spec->fast_fraction) *
+                                                 static_cast<double>(fast_.capacity_bytes)));
+  }
+}
 
 Digest FrontDesk::PrivateRoot() {
   return Sha256().Field("private").Number(num_private_roots_.fetch_add(1)).Finish();
@@ -39,6 +72,9 @@ std::optional<SubmitRefusal> FrontDesk::CheckFeasible(const EngineRequest& spec)
   if (spec.deadline.has_value() && clock_.Now() >= *spec.deadline) {
     return SubmitRefusal{Kind::kDeadlinePassed};
   }
+  if (const std::optional<SubmitRefusal> refusal = CheckFastBytes(spec); refusal.has_value()) {
+    return refusal;
+  }
   // Choices beyond the slots take turns, so they need no memory of their own.
   const uint64_t choices = std::min(sampling.num_choices, options_.max_num_seqs);
   const uint64_t shared = prompt / kStripeTokens;
@@ -52,8 +88,25 @@ std::optional<SubmitRefusal> FrontDesk::CheckFeasible(const EngineRequest& spec)
   return std::nullopt;
 }
 
+// In place a cap is taken without effect, since nothing is copied.
+std::optional<SubmitRefusal> FrontDesk::CheckFastBytes(const EngineRequest& spec) const {
+  using Kind = SubmitRefusal::Kind;
+  if (fast_.capacity_bytes == 0 || spec.fast_bytes == 0) {
+    return std::nullopt;
+  }
+  if (spec.fast_bytes > fast_.capacity_bytes) {
+    return SubmitRefusal{Kind::kFastBudgetTooLarge, spec.fast_bytes, fast_.capacity_bytes};
+  }
+  const uint64_t least = fast_.min_bytes * spec.sampling.num_choices;
+  if (spec.decode.algorithm != nullptr && spec.fast_bytes < least) {
+    return SubmitRefusal{Kind::kFastBudgetTooSmall, least, fast_.capacity_bytes};
+  }
+  return std::nullopt;
+}
+
 SubmitResult FrontDesk::Submit(EngineRequest spec) {
   SPINDLE_CHECK(!spec.prompt.empty() && spec.sampling.num_choices >= 1);
+  ResolveDefaults(&spec);
   if (const std::optional<SubmitRefusal> refusal = CheckFeasible(spec); refusal.has_value()) {
     return *refusal;
   }
@@ -91,6 +144,9 @@ std::unique_ptr<Request> FrontDesk::MakeRequest(EngineRequest spec) {
   request->key_root = request->reads_cache ? spec.prefix_root : PrivateRoot();
   if (request->seals) {
     request->prompt_keys = StripeKeys(request->key_root, spec.prompt);
+  }
+  if (spec.decode.algorithm != nullptr) {
+    request->decode_method = MethodOf(spec);
   }
   request->choices.resize(num_choices);
   request->stream =

@@ -14,16 +14,18 @@
 #include "engine/inbox.h"
 #include "engine/step_runner.h"
 #include "engine/throughput.h"
+#include "kv/fast/fast_tier.h"
 #include "kv/kv_store.h"
 
 namespace spindle::engine {
 
 class FrontDesk {
  public:
-  // Runner and store are only read here.
+  // Runner, store and fast tier (null: none) are only read here.
   FrontDesk(const EngineOptions& options,
             const StepRunner& runner,
             const kv::KvStore& store,
+            const kv::FastTier* fast,
             std::shared_ptr<Inbox> inbox,
             const Throughput& throughput,
             const Clock& clock);
@@ -32,6 +34,17 @@ class FrontDesk {
   [[nodiscard]] SubmitResult Submit(EngineRequest spec);
 
  private:
+  // Of a cap on pages in the fast tier. Zeros without one.
+  struct FastLimits {
+    uint64_t capacity_bytes = 0;
+    uint64_t min_bytes = 0;  // of a choice: one tile of each KV head of a layer
+  };
+
+  [[nodiscard]] static FastLimits LimitsOf(const kv::FastTier* fast,
+                                           const kv::KvGeometry& geometry);
+  // Fills in what the request leaves to the engine.
+  void ResolveDefaults(EngineRequest* spec) const;
+  [[nodiscard]] std::optional<SubmitRefusal> CheckFastBytes(const EngineRequest& spec) const;
   // The refusal of a request that can never run.
   [[nodiscard]] std::optional<SubmitRefusal> CheckFeasible(const EngineRequest& spec) const;
   [[nodiscard]] std::unique_ptr<Request> MakeRequest(EngineRequest spec);
@@ -42,6 +55,7 @@ class FrontDesk {
   const uint64_t max_model_len_;
   const uint64_t capacity_stripes_;
   const uint64_t stripe_bytes_;
+  const FastLimits fast_;
   const std::shared_ptr<Inbox> inbox_;  // shared with the streams
   const Throughput& throughput_;
   const Clock& clock_;

@@ -19,8 +19,9 @@ class ModelRunner final : public StepRunner {
   ModelRunner(std::unique_ptr<model::Model> model,
               std::unique_ptr<platform::ComputePool> pool,
               const kernels::KernelTable& kernels,
-              kv::KvStore& store)
-      : pool_(std::move(pool)), model_(std::move(model)), runtime_(store, *pool_, kernels) {}
+              kv::KvStore& store,
+              const sparse::FastMemory& fast)
+      : pool_(std::move(pool)), model_(std::move(model)), runtime_(store, *pool_, kernels, fast) {}
 
   [[nodiscard]] const model::ModelConfig& config() const override { return model_->config(); }
 
@@ -33,6 +34,10 @@ class ModelRunner final : public StepRunner {
   [[nodiscard]] absl::StatusOr<std::span<const float>> Forward(
       const model::StepInput& input) override {
     return model_->Forward(input, runtime_);
+  }
+
+  [[nodiscard]] sparse::MirrorCounters fast_counters() const override {
+    return runtime_.Counters();
   }
 
  private:

@@ -63,14 +63,26 @@ struct TopLogprob {
 // Where a request stands; also the phase label of cancellations.
 enum class RequestPhase : uint8_t { kQueued, kPrefill, kDecode, kPaused, kPreempted };
 
+// What a request held of the KV: of all choices at their ends, shared stripes count for each.
+struct KvUse {
+  uint32_t page_tokens = 0;
+  uint64_t pages = 0;
+  uint64_t bytes = 0;
+  uint64_t disk_bytes = 0;  // loaded from disk for it
+};
+
 // Times and counts of a finished request.
 struct RequestStats {
   uint32_t prompt_tokens = 0;
   uint32_t cached_tokens = 0;  // prompt tokens taken from the prefix cache
+  uint32_t disk_tokens = 0;    // … that came from disk for this request
   uint32_t generated_tokens =
       0;  // over all choices, end tokens included, surplus after a stop excluded
   uint32_t preemptions = 0;
+  uint32_t longest_choice = 0;  // generated tokens
+  KvUse kv;
   Duration queue_time{0};
+  Duration load_time{0};  // of it, waiting for the disk
   Duration prefill_time{0};
   Duration time_to_first_token{0};
   Duration decode_time{0};

@@ -15,6 +15,7 @@
 #include "engine/engine.h"
 #include "engine/stream_state.h"
 #include "kv/disk_tier.h"
+#include "kv/fast/fast_tier.h"
 #include "sampling/sampler_state.h"
 
 namespace spindle::engine {
@@ -24,6 +25,23 @@ enum class ChoiceState : uint8_t {
   kWaiting,   // wants to be admitted; holds no KV
   kRunning,   // holds KV
   kFinished,  // holds no KV
+};
+
+// A running choice's part of the fast tier; see FastBudget.
+struct FastUse {
+  kv::CacheSetId set{};
+  uint32_t covered_pages = 0;     // of its directories
+  uint32_t frames_per_group = 0;  // that it has
+  uint32_t skipped_steps = 0;     // since it last took part in a step
+  // Measured, per group and step.
+  double mandatory_pages = 0;
+  double gain = 0;
+  uint64_t working_set_pages = 0;  // of all groups together
+  // Counters at the last measurement.
+  uint32_t measured_tokens = 0;
+  uint64_t pages = 0;
+  uint64_t refaults = 0;
+  uint64_t evicted = 0;
 };
 
 // Token ranges of a running choice, by position:
@@ -38,18 +56,22 @@ struct Choice {
   bool in_prefill = false;  // since admission, until its first own token
   bool resumed = false;     // goes before new requests of its class
   SequenceId sequence;      // valid while kRunning
+  FastUse fast;             // valid while kRunning
   uint32_t committed = 0;
   uint32_t num_sealed = 0;        // leading stripes
   uint32_t num_stripes = 0;       // room, in stripes; while kRunning
   uint32_t reserved_stripes = 0;  // room that admission set memory aside for
   uint32_t num_generated = 0;
   uint32_t num_preemptions = 0;
+  uint32_t lost_tokens = 0;            // whose KV preemption gave up; while kWaiting
   std::optional<uint32_t> stop_after;  // the consumer's StopChoice
   std::vector<TokenId> history;        // prompt, then generated
   std::vector<Digest> keys;            // chain over the full stripes of history, as far as needed
   std::optional<sampling::SamplerState> sampler;
-  std::optional<kv::LoadId> load;  // of the disk tier; while kWaiting
-  bool disk_tried = false;         // the disk has given what it can; while kWaiting
+  std::optional<kv::LoadId> load;    // of the disk tier; while kWaiting
+  bool disk_tried = false;           // the disk has given what it can; while kWaiting
+  std::optional<kv::SpillId> spill;  // what it left on disk when it was preempted; while kWaiting
+  uint32_t spilled_stripes = 0;      // … and how many of them come before the open tail
 
   [[nodiscard]] uint32_t pending() const {
     return static_cast<uint32_t>(history.size()) - committed;
@@ -62,6 +84,7 @@ struct Request {
   // that only lets the choices share (no other request can look it up).
   Digest key_root{};
   std::vector<Digest> prompt_keys;      // of the full stripes of the prompt
+  MethodDigest decode_method{};         // of stripes with generated tokens, under an algorithm
   bool seals = false;                   // stripes are sealed at all
   bool reads_cache = false;             // looks up what other requests computed
   std::shared_ptr<StreamState> stream;  // shared with the consumer

@@ -101,13 +101,23 @@ absl::Status RequestLifecycle::Start(Choice& choice,
   choice.keys.reserve(kv::KvStore::StripesFor(num_tokens + reserved_output));
   const SequenceId sequence =
       parts_.store.Open(request.group, std::span(choice.keys).first(num_shared), num_shared);
-  parts_.disk.EndLoad(choice);  // its stripes are shared by now
-  if (absl::Status status = parts_.store.Extend(sequence, num_tokens); !status.ok()) {
+  const std::optional<kv::StripeLoader::Info> load = parts_.disk.LoadOf(choice);
+  absl::Status status = parts_.store.Extend(sequence, num_tokens);
+  const uint32_t num_tail = status.ok() ? parts_.disk.CopyTail(choice, sequence, num_shared) : 0;
+  parts_.disk.EndLoad(choice);  // its stripes are shared by now, its tail is copied
+  if (!status.ok()) {
+    status = parts_.store.Extend(sequence, num_tokens);
+  }
+  if (status.ok()) {
+    status = parts_.fast.Open(choice);
+  }
+  if (!status.ok()) {
     parts_.store.Close(sequence);
     return status;
   }
   if (!request.started() && !parts_.inbox.Leave(request)) {
     // Displaced meanwhile; the notice is on its way, so the request ends here.
+    parts_.fast.Close(choice);
     parts_.store.Close(sequence);
     End(request, EndCause::kDisplaced, now);
     return absl::CancelledError("displaced");
@@ -120,17 +130,48 @@ absl::Status RequestLifecycle::Start(Choice& choice,
                            parts_.vocab_size);
   }
   choice.sequence = sequence;
-  choice.committed = num_shared * static_cast<uint32_t>(kStripeTokens);
+  choice.committed = num_shared * static_cast<uint32_t>(kStripeTokens) + num_tail;
+  parts_.store.Commit(sequence, choice.committed);
   choice.num_sealed = num_shared;
   choice.num_stripes = kv::KvStore::StripesFor(num_tokens);
   choice.reserved_stripes = reserved_stripes;
   choice.in_prefill = true;
   std::erase(waiting_, &choice);
   EnterRunning(choice);
+  CountAdmission(choice, load, now);
   if (!request.started()) {
     Started(request, choice.committed, now);
   }
   return absl::OkStatus();
+}
+
+void RequestLifecycle::CountAdmission(Choice& choice,
+                                      const std::optional<kv::StripeLoader::Info>& load,
+                                      TimePoint now) {
+  Request& request = *choice.request;
+  const KvMetrics& metrics = parts_.metrics.kv;
+  const uint32_t disk_stripes =
+      load.has_value() ? std::min(load->num_stripes, choice.num_sealed) : 0;
+  if (choice.lost_tokens > choice.committed) {
+    metrics.recomputed_after_preemption.Add(choice.lost_tokens - choice.committed);
+  }
+  choice.lost_tokens = 0;
+  if (!request.started() && load.has_value()) {
+    request.stats.load_time = now - load->started;
+    const auto tail = choice.committed - choice.num_sealed * static_cast<uint32_t>(kStripeTokens);
+    request.stats.disk_tokens = disk_stripes * static_cast<uint32_t>(kStripeTokens) + tail;
+    request.stats.kv.disk_bytes = disk_stripes * parts_.store.geometry().stripe_bytes();
+    parts_.metrics.disk_fetch_seconds.Observe(ToSeconds(request.stats.load_time));
+    parts_.metrics.fetch_stall_seconds.Add(ToSeconds(request.stats.load_time));
+  }
+  if (request.reads_cache && !request.spec.sampling.prompt_logprobs.has_value()) {
+    metrics.CountLookup({.num_tokens = static_cast<uint32_t>(choice.history.size()),
+                         .num_stripes = static_cast<uint32_t>(UsableKeys(choice).size()),
+                         .host_stripes = choice.num_sealed - disk_stripes,
+                         .disk_stripes = disk_stripes,
+                         .has_disk = parts_.disk.present(),
+                         .resumes = choice.resumed});
+  }
 }
 
 void RequestLifecycle::Started(Request& request, uint32_t cached_tokens, TimePoint now) {
@@ -148,7 +189,12 @@ void RequestLifecycle::Started(Request& request, uint32_t cached_tokens, TimePoi
   metrics.prompt_tokens_cached.Add(cached_tokens);
   if (request.reads_cache && !request.spec.sampling.prompt_logprobs.has_value()) {
     metrics.prefix_queries.Add(request.prompt_size());
-    metrics.prefix_hits.Add(cached_tokens);
+    const uint32_t host_tokens = cached_tokens - request.stats.disk_tokens;
+    metrics.prefix_hits.Add(host_tokens);
+    if (parts_.disk.present()) {
+      metrics.external_queries.Add(request.prompt_size() - host_tokens);
+      metrics.external_hits.Add(request.stats.disk_tokens);
+    }
   }
   metrics.queue_seconds.Observe(ToSeconds(request.stats.queue_time));
   metrics.request_prompt_tokens.Observe(request.prompt_size());
@@ -165,6 +211,8 @@ absl::Status RequestLifecycle::Grow(Choice& choice) {
 }
 
 void RequestLifecycle::Preempt(Choice& choice) {
+  choice.lost_tokens = choice.committed;
+  parts_.disk.Spill(choice);
   CloseSequence(choice);
   choice.state = ChoiceState::kWaiting;
   choice.resumed = true;
@@ -172,6 +220,8 @@ void RequestLifecycle::Preempt(Choice& choice) {
   ++choice.request->stats.preemptions;
   waiting_.push_back(&choice);
   parts_.metrics.preemptions.Add();
+  const KvMetrics& kv = parts_.metrics.kv;
+  (choice.spill.has_value() ? kv.preempted_to_spill : kv.preempted_to_recompute).Add();
 }
 
 void RequestLifecycle::ForkChoices(Choice& first) {
@@ -196,9 +246,14 @@ bool RequestLifecycle::TryFork(const Choice& source, Choice& choice) {
   if (!sequence.ok()) {
     return false;
   }
-  const Request& request = *choice.request;
   choice.history.reserve(source.history.capacity());
   choice.history = source.history;
+  if (!parts_.fast.Open(choice).ok()) {
+    parts_.store.Close(*sequence);
+    return false;
+  }
+  parts_.fast.Adopt(choice, source);
+  const Request& request = *choice.request;
   choice.keys.reserve(source.keys.capacity());
   choice.keys = source.keys;
   choice.sampler.emplace(request.spec.sampling,
@@ -234,7 +289,12 @@ void RequestLifecycle::ExtendKeys(Choice& choice, uint32_t num_stripes) {
     const Digest& previous = choice.keys.empty() ? choice.request->key_root : choice.keys.back();
     const auto tokens = std::span<const TokenId>(choice.history)
                             .subspan(choice.keys.size() * kStripeTokens, kStripeTokens);
-    choice.keys.push_back(NextStripeKey(previous, kDenseMethod, tokens));
+    const SparseDecode& decode = choice.request->spec.decode;
+    const bool is_prompt =
+        (choice.keys.size() + 1) * kStripeTokens <= choice.request->prompt_size();
+    const MethodDigest& method =
+        decode.algorithm == nullptr || is_prompt ? kDenseMethod : choice.request->decode_method;
+    choice.keys.push_back(NextStripeKey(previous, method, tokens));
   }
 }
 
@@ -318,6 +378,14 @@ void RequestLifecycle::RetireChoice(Choice& choice, FinishReason reason, TokenId
   if (choice.state == ChoiceState::kRunning) {
     SealReady(choice);
     parts_.disk.OfferAll(choice);
+    const kv::KvGeometry& geometry = parts_.store.geometry();
+    const uint64_t bytes = choice.num_stripes * geometry.stripe_bytes();
+    request.stats.kv.page_tokens = geometry.page_tokens();
+    request.stats.kv.bytes += bytes;
+    request.stats.kv.pages += bytes / geometry.page_bytes();
+    if (reason != FinishReason::kError) {
+      parts_.disk.Keep(choice, KeptTokens(choice));
+    }
     CloseSequence(choice);
   } else {
     LeaveWaiting(choice);
@@ -340,7 +408,10 @@ void RequestLifecycle::LeaveWaiting(Choice& choice) {
 }
 
 void RequestLifecycle::CloseSequence(Choice& choice) {
-  parts_.store.Close(choice.sequence);
+  if (choice.sequence != SequenceId()) {  // else the disk tier has taken it over
+    parts_.store.Close(choice.sequence);
+  }
+  parts_.fast.Close(choice);
   std::erase(running_, &choice);
   choice.sequence = SequenceId();
   choice.committed = 0;
@@ -366,6 +437,7 @@ void RequestLifecycle::End(Request& request, EndCause cause, TimePoint now) {
     request.stats.generated_tokens += choice.num_generated;
     longest = std::max(longest, choice.num_generated);
   }
+  request.stats.longest_choice = longest;
   if (request.started()) {
     const EngineMetrics& metrics = parts_.metrics;
     metrics.request_max_generation_tokens.Observe(longest);

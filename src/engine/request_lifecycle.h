@@ -14,6 +14,7 @@
 #include "engine/disk_prefix.h"
 #include "engine/engine_metrics.h"
 #include "engine/engine_options.h"
+#include "engine/fast_budget.h"
 #include "engine/inbox.h"
 #include "engine/request.h"
 #include "engine/throughput.h"
@@ -27,6 +28,7 @@ class RequestLifecycle {
     const EngineOptions& options;
     kv::KvStore& store;
     DiskPrefix& disk;
+    FastBudget& fast;
     EngineMetrics& metrics;
     Inbox& inbox;
     Throughput& throughput;
@@ -47,6 +49,9 @@ class RequestLifecycle {
 
   // Lets go of stripes that only the disk tier holds; see DiskPrefix::ReleaseStripes.
   void ReleaseDiskStripes() { parts_.disk.ReleaseStripes(waiting_); }
+
+  // The same for restored sessions only; false if there are none.
+  bool ReleaseSessions() { return parts_.disk.ReleaseSessions(); }
 
   // waiting → running on `num_shared` cached stripes, with room for the whole history. Memory is
   // set aside for `reserved_stripes` in all. ERRORS: kResourceExhausted (no room; nothing changed),
@@ -122,6 +127,11 @@ class RequestLifecycle {
   void CloseSequence(Choice& choice);
   // Common to all ways a choice ends; returns to the caller the decision about the request.
   void RetireChoice(Choice& choice, FinishReason reason, TokenId stop_token);
+  // Counts what the admission of a choice found where. `load`: of its load from disk, if it had
+  // one.
+  void CountAdmission(Choice& choice,
+                      const std::optional<kv::StripeLoader::Info>& load,
+                      TimePoint now);
   void Started(Request& request, uint32_t cached_tokens, TimePoint now);
   void CountCancel(const Request& request, EndCause cause);
   void RefreshProgress(Request& request);

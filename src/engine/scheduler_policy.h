@@ -14,6 +14,9 @@ namespace spindle::engine {
 inline constexpr uint32_t kNumPriorityClasses = 5;
 // A prefill chunk ends at a multiple of this unless it ends the prompt: stripes fill whole.
 inline constexpr uint32_t kChunkTokens = 64;
+// Prompt rows whose logits one step computes at most, beside one row per sequence: bounds the
+// memory of logits (64 rows of 128 Ki tokens are 32 MiB).
+inline constexpr uint32_t kMaxPromptLogitRows = 64;
 // Share of the KV that admission leaves free while something runs, so that decoding sequences can
 // grow without preemption: 1/20 (specification 9.3).
 inline constexpr uint64_t kWatermarkDivisor = 20;

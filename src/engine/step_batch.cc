@@ -12,7 +12,13 @@ void StepBatch::Add(Choice& choice, uint32_t num_rows, uint32_t first_prompt_log
   const auto first_logit = static_cast<uint32_t>(logit_rows_.size());
   const auto rows = std::span(choice.history).subspan(position_begin, num_rows);
   tokens_.insert(tokens_.end(), rows.begin(), rows.end());
-  sequences_.push_back({choice.sequence, row_begin, num_rows, position_begin});
+  sequences_.push_back({.sequence = choice.sequence,
+                        .row_begin = row_begin,
+                        .num_rows = num_rows,
+                        .first_position = position_begin,
+                        .algorithm = choice.request->spec.decode.algorithm.get(),
+                        .decode_begin = choice.request->prompt_size(),
+                        .cache_set = choice.fast.set});
   // The row of prompt position p scores token p + 1, so the prompt's last row scores none.
   const uint32_t last_scoring = choice.request->prompt_size() - 1;
   for (uint32_t position = std::max(position_begin, first_prompt_logit);

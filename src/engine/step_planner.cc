@@ -39,8 +39,9 @@ VictimView ViewAsVictim(const Choice& choice) {
 StepPlanner::StepPlanner(const EngineOptions& options,
                          const EngineMetrics& metrics,
                          kv::KvStore& store,
+                         FastBudget& fast,
                          RequestLifecycle& lifecycle)
-    : options_(options), metrics_(metrics), store_(store), lifecycle_(lifecycle) {
+    : options_(options), metrics_(metrics), store_(store), fast_(fast), lifecycle_(lifecycle) {
   decodes_.reserve(options.max_num_seqs);
   prefills_.reserve(options.max_num_seqs);
   starved_.reserve(options.max_num_seqs);
@@ -59,6 +60,7 @@ void StepPlanner::Plan(TimePoint now, StepBatch* batch) {
   prompt_logit_rows_ = 0;
 
   FindRunnable(now);
+  fast_.Compose(&decodes_);
   MakeRoom();
   RowBudget rows(options_.max_num_batched_tokens,
                  static_cast<uint32_t>(decodes_.size()),
@@ -240,7 +242,10 @@ bool StepPlanner::TryAdmit(Choice& choice, TimePoint now, RowBudget* rows, bool*
   }
   MemoryView memory = Memory();
   memory.available += lifecycle_.StripesHeld(choice);
-  if (!FitsMemory(memory, needed, reserved)) {
+  if (!FitsMemory(memory, needed, reserved) && lifecycle_.ReleaseSessions()) {
+    memory.available = store_.AvailableStripes() + lifecycle_.StripesHeld(choice);
+  }
+  if (!FitsMemory(memory, needed, reserved) || !fast_.Fits(choice, lifecycle_.running())) {
     *fits = false;
     if (!memory.anything_running) {
       refused_ = &choice;  // it has outgrown the whole store
@@ -263,7 +268,7 @@ bool StepPlanner::TryAdmit(Choice& choice, TimePoint now, RowBudget* rows, bool*
     return false;
   }
   request.num_bypassed = 0;
-  Place(choice, pending, max_chunk, rows);
+  Place(choice, choice.pending(), max_chunk, rows);  // an open tail makes it less than expected
   return true;
 }
 

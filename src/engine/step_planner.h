@@ -17,15 +17,12 @@
 
 namespace spindle::engine {
 
-// Prompt rows whose logits one step computes at most, beside one row per sequence: bounds the
-// memory of logits (64 rows of 128 Ki tokens are 32 MiB).
-inline constexpr uint32_t kMaxPromptLogitRows = 64;
-
 class StepPlanner {
  public:
   StepPlanner(const EngineOptions& options,
               const EngineMetrics& metrics,
               kv::KvStore& store,
+              FastBudget& fast,
               RequestLifecycle& lifecycle);
 
   // Fills the batch for the next step.
@@ -74,6 +71,7 @@ class StepPlanner {
   const EngineOptions& options_;
   const EngineMetrics& metrics_;
   kv::KvStore& store_;
+  FastBudget& fast_;
   RequestLifecycle& lifecycle_;
 
   std::vector<Choice*> decodes_;

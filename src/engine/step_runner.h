@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "base/hash.h"
 #include "model/model.h"
+#include "sparse/mirror_attention.h"
 
 namespace spindle::engine {
 
@@ -29,6 +30,9 @@ class StepRunner {
   // only: the scheduler relies on it for bit-identical recompute.
   [[nodiscard]] virtual absl::StatusOr<std::span<const float>> Forward(
       const model::StepInput& input) = 0;
+
+  // What Forward found in the fast tier and copied to it; zeros without one.
+  [[nodiscard]] virtual sparse::MirrorCounters fast_counters() const { return {}; }
 };
 
 }  // namespace spindle::engine

@@ -116,7 +116,7 @@ class EngineWorld {
         metrics(registry, *store, {options.max_model_len, options.engine.prefix_cache}),
         throughput(options.engine.max_num_seqs),
         inbox(std::make_shared<engine::Inbox>(options_.engine)),
-        desk(options_.engine, runner, *store, inbox, throughput, clock),
+        desk(options_.engine, runner, *store, /*fast=*/nullptr, inbox, throughput, clock),
         core({options_.engine,
               runner,
               *store,

@@ -1,0 +1,211 @@
+#include "engine/fast_budget.h"
+
+#include <algorithm>
+
+#include "base/prefix_key.h"
+#include "base/status_macros.h"
+
+namespace spindle::engine {
+namespace {
+
+constexpr uint32_t kRebalanceSteps = 8;
+// Weight of the present in moving averages, per rebalance (two make sixteen steps).
+constexpr double kPresent = 0.5;
+// Directories grow by so much at a time.
+constexpr uint32_t kCoverPages = 256;
+
+uint32_t RoundUpToRun(uint64_t frames) {
+  return static_cast<uint32_t>((frames + kv::kRunFrames - 1) / kv::kRunFrames * kv::kRunFrames);
+}
+
+}  // namespace
+
+FastBudget::FastBudget(kv::FastTier* tier,
+                       const kv::KvGeometry& geometry,
+                       const FastMetrics& metrics)
+    : tier_(tier),
+      geometry_(geometry),
+      metrics_(metrics),
+      num_groups_(geometry.num_layers * geometry.num_kv_heads),
+      capacity_frames_(tier == nullptr ? 0 : tier->num_free_frames()) {}
+
+uint32_t FastBudget::NumPages(const Choice& choice) const {
+  const uint64_t tokens = std::max<uint64_t>(choice.history.size(), choice.request->prompt_size());
+  return static_cast<uint32_t>((tokens + geometry_.page_tokens() - 1) / geometry_.page_tokens());
+}
+
+kv::BudgetBounds FastBudget::BoundsOf(const Choice& choice) const {
+  const EngineRequest& spec = choice.request->spec;
+  const uint32_t max_frames = std::min(
+      tier_->max_group_frames(),
+      spec.fast_bytes == 0 ? UINT32_MAX
+                           : kv::FramesForBytes(spec.fast_bytes,
+                                                0,
+                                                geometry_.page_bytes(),
+                                                num_groups_ * choice.request->num_choices()));
+  if (spec.decode.algorithm == nullptr) {
+    const uint32_t all = std::min(RoundUpToRun(NumPages(choice)), max_frames);
+    return {.floor = 0, .target = all, .ceiling = all};
+  }
+  return kv::BoundsOf({.mandatory_pages = choice.fast.mandatory_pages,
+                       .fixed_pages = 0,
+                       .buffer_ratio = *spec.buffer_ratio,
+                       .total_pages = NumPages(choice),
+                       .max_frames = max_frames});
+}
+
+kv::BudgetRequest FastBudget::RequestOf(const Choice& choice) const {
+  kv::BudgetRequest request;
+  request.bounds = BoundsOf(choice);
+  request.num_groups = num_groups_;
+  request.current = choice.fast.frames_per_group;
+  if (choice.request->spec.decode.algorithm == nullptr) {
+    // Each frame holds one page that would be copied in every step.
+    request.gain = 1;
+    request.loss = 1;
+  } else {
+    request.gain = choice.fast.gain;
+    request.mandatory_and_fixed = choice.fast.mandatory_pages;
+  }
+  return request;
+}
+
+bool FastBudget::Fits(const Choice& choice, std::span<Choice* const> running) const {
+  if (tier_ == nullptr) {
+    return true;
+  }
+  uint64_t frames = BoundsOf(choice).floor;
+  for (const Choice* other : running) {
+    frames += BoundsOf(*other).floor;
+  }
+  return frames * num_groups_ <= capacity_frames_;
+}
+
+absl::Status FastBudget::Open(Choice& choice) {
+  if (tier_ == nullptr) {
+    return absl::OkStatus();
+  }
+  choice.fast = {};
+  choice.fast.covered_pages = NumPages(choice) + kCoverPages;
+  const SparseDecode& decode = choice.request->spec.decode;
+  choice.fast.mandatory_pages = decode.algorithm == nullptr ? 0 : decode.mandatory_pages;
+  SPINDLE_ASSIGN_OR_RETURN(choice.fast.set,
+                           tier_->Open(choice.request->group, choice.fast.covered_pages));
+  const uint64_t free = tier_->num_free_frames() / num_groups_ / kv::kRunFrames * kv::kRunFrames;
+  const auto size = static_cast<uint32_t>(std::min<uint64_t>(BoundsOf(choice).target, free));
+  if (absl::Status status = tier_->Resize(choice.fast.set, size); !status.ok()) {
+    tier_->Close(choice.fast.set);
+    return status;
+  }
+  choice.fast.frames_per_group = size;
+  steps_to_rebalance_ = 0;
+  return absl::OkStatus();
+}
+
+void FastBudget::Adopt(const Choice& child, const Choice& parent) {
+  if (tier_ != nullptr) {
+    tier_->Adopt(child.fast.set, parent.fast.set);
+  }
+}
+
+void FastBudget::Close(Choice& choice) {
+  if (tier_ != nullptr) {
+    tier_->Close(choice.fast.set);
+    choice.fast = {};
+    steps_to_rebalance_ = 0;
+  }
+}
+
+void FastBudget::Compose(std::vector<Choice*>* decodes) {
+  if (tier_ == nullptr || decodes->empty()) {
+    return;
+  }
+  candidates_.clear();
+  for (const Choice* choice : *decodes) {
+    const kv::BudgetBounds bounds = BoundsOf(*choice);
+    candidates_.push_back({.floor_frames = uint64_t{bounds.floor} * num_groups_,
+                           .working_set_frames = choice->fast.working_set_pages,
+                           .skipped_steps = choice->fast.skipped_steps});
+  }
+  takes_part_.resize(decodes->size());
+  kv::ComposeStep(candidates_, capacity_frames_, &order_, takes_part_);
+  size_t i = 0;
+  std::erase_if(*decodes, [&](Choice* choice) {
+    const bool skips = takes_part_[i++] == 0;
+    choice->fast.skipped_steps = skips ? choice->fast.skipped_steps + 1 : 0;
+    metrics_.skipped_sequences.Add(skips ? 1 : 0);
+    return skips;
+  });
+}
+
+void FastBudget::Measure(Choice& choice) const {
+  FastUse& use = choice.fast;
+  const kv::CacheSetStats stats = tier_->Stats(use.set);
+  const uint32_t steps = choice.num_generated - use.measured_tokens;
+  if (choice.request->spec.decode.algorithm == nullptr) {
+    return;
+  }
+  // Prefill streams all there is: only steps of decoding say what the algorithm needs.
+  if (steps > 0 && use.measured_tokens > 0) {
+    const double per_step = 1.0 / (static_cast<double>(steps) * num_groups_);
+    const double pages = static_cast<double>(stats.hits + stats.misses - use.pages) * per_step;
+    const double refaults = static_cast<double>(stats.refaults - use.refaults) * per_step;
+    const double evicted = static_cast<double>(stats.evicted_replaced - use.evicted) / num_groups_;
+    use.mandatory_pages += kPresent * (pages - use.mandatory_pages);
+    use.gain = kv::MarginalGain(refaults, evicted, 1.0);
+    use.working_set_pages = stats.working_set_pages;
+  }
+  use.measured_tokens = choice.num_generated;
+  use.pages = stats.hits + stats.misses;
+  use.refaults = stats.refaults;
+  use.evicted = stats.evicted_replaced;
+}
+
+void FastBudget::Rebalance(std::span<Choice* const> running) {
+  requests_.clear();
+  for (Choice* choice : running) {
+    Measure(*choice);
+    requests_.push_back(RequestOf(*choice));
+  }
+  wanted_.resize(running.size());
+  sizes_.resize(running.size());
+  // Floors may have grown beyond what there is; then sizes stay, and pages are streamed.
+  if (!kv::Distribute(requests_, capacity_frames_, 0, wanted_).ok()) {
+    return;
+  }
+  kv::NextSizes(requests_, wanted_, capacity_frames_, sizes_);
+  // Shrinking first makes the frames free that others grow by.
+  for (const bool grow : {false, true}) {
+    for (size_t i = 0; i < running.size(); ++i) {
+      FastUse& use = running[i]->fast;
+      if (sizes_[i] == use.frames_per_group || (sizes_[i] > use.frames_per_group) != grow) {
+        continue;
+      }
+      if (tier_->Resize(use.set, sizes_[i]).ok()) {
+        use.frames_per_group = sizes_[i];
+      }
+    }
+  }
+}
+
+void FastBudget::BeginStep(std::span<Choice* const> running) {
+  if (tier_ == nullptr) {
+    return;
+  }
+  for (Choice* choice : running) {
+    const uint32_t pages = NumPages(*choice);
+    // Without room for metadata the pages beyond are streamed.
+    if (pages > choice->fast.covered_pages &&
+        tier_->Cover(choice->fast.set, pages + kCoverPages).ok()) {
+      choice->fast.covered_pages = pages + kCoverPages;
+    }
+  }
+  if (steps_to_rebalance_ > 0) {
+    --steps_to_rebalance_;
+    return;
+  }
+  steps_to_rebalance_ = kRebalanceSteps - 1;
+  Rebalance(running);
+}
+
+}  // namespace spindle::engine

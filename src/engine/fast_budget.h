@@ -1,0 +1,71 @@
+// Frames of the fast tier for the running choices: who may start, how many frames each has, and who
+// takes part in a step (tiered-KV specification 6.5, 6.6). Sizes follow measured needs, gradually;
+// pages beyond a choice's frames are streamed, so nothing here changes a result.
+//
+// Dense choices need no frames to run: more frames save them copies, one page per frame and step.
+// Choices with an algorithm keep at least their floor: fixed and mandatory pages, and as many again
+// (or fewer, where the request asks for a smaller buffer or has a cap).
+// Thread-safety: engine-thread only, between steps. Borrows the tier; without one every call does
+// nothing and everything fits.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "engine/fast_metrics.h"
+#include "engine/request.h"
+#include "kv/fast/budget.h"
+#include "kv/fast/fast_tier.h"
+#include "kv/fast/step_composer.h"
+#include "kv/kv_geometry.h"
+
+namespace spindle::engine {
+
+class FastBudget {
+ public:
+  FastBudget(kv::FastTier* tier, const kv::KvGeometry& geometry, const FastMetrics& metrics);
+
+  // The floors of `running` and of `choice` fit together.
+  [[nodiscard]] bool Fits(const Choice& choice, std::span<Choice* const> running) const;
+
+  // The choice begins to run, with what is free up to its target. ERRORS: kResourceExhausted
+  // (metadata; nothing changed).
+  [[nodiscard]] absl::Status Open(Choice& choice);
+
+  // A fork begins with its parent's pages. REQUIRES: both are open.
+  void Adopt(const Choice& child, const Choice& parent);
+
+  // The choice has stopped running.
+  void Close(Choice& choice);
+
+  // Takes out of `decodes` (most urgent first) those whose pages would not fit beside the others';
+  // they keep their state and come first after a while.
+  void Compose(std::vector<Choice*>* decodes);
+
+  // Before a step: contexts may have grown, and sizes move towards what they should be.
+  void BeginStep(std::span<Choice* const> running);
+
+ private:
+  [[nodiscard]] uint32_t NumPages(const Choice& choice) const;
+  [[nodiscard]] kv::BudgetBounds BoundsOf(const Choice& choice) const;
+  [[nodiscard]] kv::BudgetRequest RequestOf(const Choice& choice) const;
+  void Measure(Choice& choice) const;
+  void Rebalance(std::span<Choice* const> running);
+
+  kv::FastTier* const tier_;
+  const kv::KvGeometry geometry_;
+  const FastMetrics& metrics_;
+  const uint32_t num_groups_;
+  const uint64_t capacity_frames_;  // without rings
+  uint32_t steps_to_rebalance_ = 0;
+  std::vector<kv::BudgetRequest> requests_;
+  std::vector<uint32_t> wanted_;
+  std::vector<uint32_t> sizes_;
+  std::vector<kv::StepCandidate> candidates_;
+  std::vector<uint32_t> order_;
+  std::vector<uint8_t> takes_part_;
+};
+
+}  // namespace spindle::engine

@@ -1,0 +1,169 @@
+// Who gets how many frames of the fast tier: floors, growth and shrinking, caps, skipped steps.
+#include "engine/fast_budget.h"
+
+#include <memory>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "metrics/metrics.h"
+#include "sparse/dense/dense_algorithm.h"
+
+namespace spindle::engine {
+namespace {
+
+constexpr uint32_t kGroups = 4;
+
+class FastBudgetTest : public ::testing::Test {
+ protected:
+  // 2 layers × 2 heads, pages of 16 tokens and 4 KiB, one ring of 64 frames.
+  explicit FastBudgetTest(uint32_t frames_per_group = 64) {
+    kv::FastTierOptions options;
+    options.geometry = {.num_layers = 2, .num_kv_heads = 2, .head_dim = 64};
+    options.ring_frames = 64;
+    options.fast_bytes = (uint64_t{64} + uint64_t{kGroups} * frames_per_group) * 4096;
+    options.metadata_bytes = uint64_t{4} << 20;
+    auto tier = kv::FastTier::Create(options, *kernels::BestKernels());
+    EXPECT_TRUE(tier.ok()) << tier.status();
+    tier_ = *std::move(tier);
+    budget_ = std::make_unique<FastBudget>(tier_.get(), options.geometry, metrics_);
+  }
+
+  // A request with a prompt, running if there is room. `pages` 0: dense.
+  Choice& Start(uint32_t prompt_tokens, double pages = 0, float ratio = 5.0F) {
+    requests_.push_back(std::make_unique<Request>());
+    Request& request = *requests_.back();
+    request.spec.prompt.assign(prompt_tokens, 1);
+    request.spec.buffer_ratio = ratio;
+    if (pages > 0) {
+      request.spec.decode = {.algorithm = std::make_shared<const sparse::DenseAlgorithm>(),
+                             .mandatory_pages = pages};
+    }
+    request.choices.resize(1);
+    Choice& choice = request.choices[0];
+    choice.request = &request;
+    choice.history = request.spec.prompt;
+    const absl::Status status = budget_->Open(choice);
+    EXPECT_TRUE(status.ok()) << status;
+    running_.push_back(&choice);
+    return choice;
+  }
+
+  void Steps(uint32_t count) {
+    for (uint32_t i = 0; i < count; ++i) {
+      budget_->BeginStep(running_);
+    }
+  }
+
+  void Stop(Choice& choice) {
+    budget_->Close(choice);
+    std::erase(running_, &choice);
+  }
+
+  void ExpectIntact() {
+    uint64_t frames = 0;
+    for (const Choice* choice : running_) {
+      frames += uint64_t{choice->fast.frames_per_group} * kGroups;
+      EXPECT_EQ(tier_->Stats(choice->fast.set).frames,
+                uint64_t{choice->fast.frames_per_group} * kGroups);
+    }
+    EXPECT_EQ(frames + tier_->num_free_frames() + 64, tier_->pool().num_frames());
+    const absl::Status status = tier_->CheckIntegrity();
+    EXPECT_TRUE(status.ok()) << status;
+  }
+
+  metrics::Registry registry_{{}};
+  FastMetrics metrics_{registry_};
+  std::unique_ptr<kv::FastTier> tier_;
+  std::unique_ptr<FastBudget> budget_;
+  std::vector<std::unique_ptr<Request>> requests_;
+  std::vector<Choice*> running_;
+};
+
+TEST_F(FastBudgetTest, DenseTakesWhatItsContextNeedsAndIsFree) {
+  EXPECT_EQ(Start(300).fast.frames_per_group, 24U);   // 19 pages, whole runs
+  EXPECT_EQ(Start(2000).fast.frames_per_group, 40U);  // 125 pages, the rest of the frames
+  EXPECT_EQ(Start(500).fast.frames_per_group, 0U);    // runs all the same
+  ExpectIntact();
+}
+
+TEST_F(FastBudgetTest, DenseRequestsShareEvenlyInTime) {
+  const Choice& first = Start(2000);
+  const Choice& second = Start(2000);
+  EXPECT_EQ(first.fast.frames_per_group, 64U);
+  EXPECT_EQ(second.fast.frames_per_group, 0U);
+  Steps(200);
+  EXPECT_EQ(first.fast.frames_per_group, 32U);
+  EXPECT_EQ(second.fast.frames_per_group, 32U);
+  ExpectIntact();
+  Stop(*running_[0]);
+  Steps(200);
+  EXPECT_EQ(running_[0]->fast.frames_per_group, 64U);
+  ExpectIntact();
+}
+
+TEST_F(FastBudgetTest, FloorsDecideWhoMayStart) {
+  const Choice& first = Start(4000, 12);  // floor 24, target 72
+  EXPECT_EQ(first.fast.frames_per_group, 64U);
+  EXPECT_TRUE(budget_->Fits(first, {}));
+  Start(4000, 12);
+  EXPECT_FALSE(budget_->Fits(first, running_));  // 3 floors of 24 in 64
+  Steps(200);
+  for (const Choice* choice : running_) {
+    EXPECT_GE(choice->fast.frames_per_group, 24U);
+  }
+  ExpectIntact();
+}
+
+TEST_F(FastBudgetTest, SmallBuffersAndCapsLowerTheFloor) {
+  Choice& choice = Start(4000, 12, 0.0F);
+  EXPECT_EQ(choice.fast.frames_per_group, 16U);  // 12 pages, no buffer
+  choice.request->spec.fast_bytes = uint64_t{8} * kGroups * 4096;
+  Steps(200);
+  EXPECT_EQ(choice.fast.frames_per_group, 8U);
+  ExpectIntact();
+}
+
+TEST_F(FastBudgetTest, WhoDoesNotFitSkipsAndComesBack) {
+  std::vector<Choice*> all;
+  for (uint32_t i = 0; i < 2; ++i) {
+    all.push_back(&Start(4000, 12));
+    all.back()->fast.working_set_pages = uint64_t{40} * kGroups;
+  }
+  uint32_t seconds_turns = 0;
+  for (uint32_t step = 0; step < 130; ++step) {
+    std::vector<Choice*> decodes = all;
+    budget_->Compose(&decodes);
+    ASSERT_EQ(decodes.size(), 1U);
+    seconds_turns += decodes[0] == all[1] ? 1U : 0U;
+  }
+  EXPECT_EQ(seconds_turns, 2U);  // once in 64 steps
+  EXPECT_EQ(metrics_.skipped_sequences.Value(), 130.0);
+}
+
+TEST_F(FastBudgetTest, ContextsGrowBeyondWhatWasCovered) {
+  Choice& choice = Start(100);
+  choice.history.resize(8000);
+  Steps(1);
+  EXPECT_GE(choice.fast.covered_pages, 500U);
+  Steps(200);
+  EXPECT_EQ(choice.fast.frames_per_group, 64U);
+  ExpectIntact();
+}
+
+TEST(FastBudgetWithoutTierTest, EverythingFits) {
+  metrics::Registry registry{{}};
+  const FastMetrics metrics(registry);
+  FastBudget budget(nullptr, {.num_layers = 2, .num_kv_heads = 2, .head_dim = 64}, metrics);
+  Choice choice;
+  EXPECT_TRUE(budget.Fits(choice, {}));
+  EXPECT_TRUE(budget.Open(choice).ok());
+  std::vector<Choice*> decodes = {&choice};
+  budget.Compose(&decodes);
+  EXPECT_EQ(decodes.size(), 1U);
+  budget.BeginStep(decodes);
+  budget.Close(choice);
+}
+
+}  // namespace
+}  // namespace spindle::engine
