@@ -304,6 +304,10 @@ engine::EngineRequest CompletionService::ToEngineRequest(const PreparedRequest& 
                .tenant = caller.tenant,
                .salt = request.cache_salt});
   out.cache_prompt = request.cache_prompt;
+  out.fast_bytes = request.fast_bytes;
+  out.fast_fraction = request.fast_fraction;
+  out.buffer_ratio = request.buffer_ratio;
+  out.uses_disk = request.uses_disk;
   if (request.retention_seconds > 0) {
     out.retention = engine::Retention{{caller.tenant, request.session}, request.retention_seconds};
   }

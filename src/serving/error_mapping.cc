@@ -41,6 +41,14 @@ ApiError Cancelled(std::string_view who) {
   return error;
 }
 
+ApiError FastBudgetRefused(std::string_view code,
+                           std::string message,
+                           std::pair<std::string, int64_t> limit) {
+  ApiError error = InvalidRequest(std::string(code), "spindle.kv", std::move(message));
+  error.extras = {std::move(limit)};
+  return error;
+}
+
 ApiError KvCapacityExceeded(std::string_view param, std::string message) {
   return InvalidRequest("kv_capacity_exceeded", std::string(param), std::move(message));
 }
@@ -98,6 +106,19 @@ ApiError FromRefusal(const engine::SubmitRefusal& refusal, std::string_view para
       return ShuttingDown(refusal.retry_after);
     case kDeadlinePassed:
       return GenerationTimeout();
+    case kFastBudgetTooSmall:
+      return FastBudgetRefused("fast_tier_budget_too_small",
+                               fmt::format("The fast-tier budget must be at least {} bytes for "
+                                           "this request.",
+                                           refusal.needed_bytes),
+                               {"min_bytes", static_cast<int64_t>(refusal.needed_bytes)});
+    case kFastBudgetTooLarge:
+      return FastBudgetRefused("fast_tier_budget_too_large",
+                               fmt::format("The fast-tier budget of {} bytes is above the {} bytes "
+                                           "that the fast tier has.",
+                                           refusal.needed_bytes,
+                                           refusal.capacity_bytes),
+                               {"max_bytes", static_cast<int64_t>(refusal.capacity_bytes)});
   }
   return InternalError();
 }

@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "serving/field_handlers.h"
+#include "serving/kv_fields.h"
 #include "serving/sparse_names.h"
 
 namespace spindle::serving {
@@ -30,25 +31,6 @@ constexpr std::array<std::string_view, 16> kSparseNames = {"algorithm",
                                                            "fallback",
                                                            "min_mass",
                                                            "params"};
-constexpr std::array<std::string_view, 7> kKvNames = {"fast_tier_budget_bytes",
-                                                      "fast_tier_budget_fraction",
-                                                      "buffer_ratio",
-                                                      "max_tier",
-                                                      "reuse_sparse",
-                                                      "retention_seconds",
-                                                      "session"};
-constexpr std::string_view kRetention = "spindle.kv.retention_seconds";
-constexpr std::string_view kSession = "spindle.kv.session";
-constexpr int64_t kMaxRetentionSeconds = 86400;
-
-ApiError NotAvailable(std::string_view path) {
-  return Unsupported(path, "it is not available in this build");
-}
-
-ApiError Unknown(std::string_view path) {
-  return InvalidRequest(
-      "unknown_parameter", Excerpt(path), fmt::format("'{}' is not known.", Excerpt(path)));
-}
 
 // Members of `sparse` that say how much to select.
 bool IsBudget(std::string_view name) {
@@ -75,7 +57,7 @@ MaybeError ReadSparse(JsonValue value) {
     const std::string name = member.name();
     const std::string path = "spindle.sparse." + name;
     if (std::find(kSparseNames.begin(), kSparseNames.end(), name) == kSparseNames.end()) {
-      return Unknown(path);
+      return UnknownMember(path);
     }
     const JsonValue wanted = member.value();
     if (wanted.Is(JsonType::kNull)) {
@@ -100,102 +82,6 @@ MaybeError ReadSparse(JsonValue value) {
                           fmt::format("'{}' has no meaning with the algorithm 'dense'.", path));
   }
   return NotAvailable(path);
-}
-
-MaybeError ReadSessionName(JsonValue value, std::string* name) {
-  constexpr size_t kMaxLength = 128;
-  if (MaybeError error = ReadString(value, kSession, name); error.has_value()) {
-    return error;
-  }
-  const bool well_formed = std::all_of(name->begin(), name->end(), [](char c) {
-    return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') ||
-           std::string_view("._:-").find(c) != std::string_view::npos;
-  });
-  if (name->empty() || name->size() > kMaxLength || !well_formed) {
-    return InvalidRequest("invalid_value",
-                          std::string(kSession),
-                          fmt::format("'{}' must be 1 to {} characters of A-Z, a-z, 0-9, '.', '_', "
-                                      "':' and '-'.",
-                                      kSession,
-                                      kMaxLength));
-  }
-  return std::nullopt;
-}
-
-// What KV that outlives its request needs of the caller, the server and the other fields.
-MaybeError CheckRetention(std::string_view path, const FieldContext& context) {
-  const PreparedRequest& request = context.out->prepared;
-  const auto refuse = [path](std::string_view reason) {
-    return InvalidRequest("unsupported_combination",
-                          std::string(path),
-                          fmt::format("'{}' {}.", path, reason));
-  };
-  if (!context.caller.retention) {
-    ApiError error;
-    error.http_status = 403;
-    error.type = "permission_error";
-    error.code = "insufficient_permissions";
-    error.param = std::string(path);
-    error.message = fmt::format("This API key may not send '{}'.", path);
-    return error;
-  }
-  if (!context.model.keeps_sessions) {
-    return Unsupported(path, "this server has no disk tier (--kv-disk-path)");
-  }
-  if (!request.cache_prompt) {
-    return refuse("needs the prefix cache: 'cache_prompt' must not be false");
-  }
-  const bool several = request.sampling.num_choices > 1 || request.best_of > 1 ||
-                       context.out->raw_prompts.size() > 1;
-  if (!request.session.empty() && several) {
-    return refuse("is for one prompt and one choice");
-  }
-  return std::nullopt;
-}
-
-// Of `kv` only what keeps it beyond the request is offered.
-MaybeError ReadKv(JsonValue value, const FieldContext& context) {
-  if (MaybeError error = ExpectType(value, "spindle.kv", JsonType::kObject); error.has_value()) {
-    return error;
-  }
-  MaybeError refused;
-  std::optional<int64_t> seconds;
-  std::string session;
-  for (auto member = value.begin(); member != value.end(); ++member) {
-    const std::string name = member.name();
-    const std::string path = "spindle.kv." + name;
-    MaybeError error;
-    if (std::find(kKvNames.begin(), kKvNames.end(), name) == kKvNames.end()) {
-      error = Unknown(path);
-    } else if (member.value().Is(JsonType::kNull)) {
-      continue;
-    } else if (path == kRetention) {
-      error = ReadInteger(
-          member.value(), path, IntegerRange{0, kMaxRetentionSeconds}, &seconds.emplace());
-    } else if (path == kSession) {
-      error = ReadSessionName(member.value(), &session);
-    } else if (!refused.has_value()) {
-      refused = NotAvailable(path);
-    }
-    if (error.has_value()) {
-      return error;
-    }
-  }
-  if (refused.has_value() || (session.empty() && seconds.value_or(0) == 0)) {
-    return refused;
-  }
-  if (seconds == 0) {
-    return InvalidRequest("invalid_value",
-                          std::string(kRetention),
-                          fmt::format("With '{}', '{}' must be in [1, {}].",
-                                      kSession,
-                                      kRetention,
-                                      kMaxRetentionSeconds));
-  }
-  PreparedRequest& request = context.out->prepared;
-  request.retention_seconds = static_cast<uint64_t>(seconds.value_or(kMaxRetentionSeconds));
-  request.session = std::move(session);
-  return CheckRetention(request.session.empty() ? kRetention : kSession, context);
 }
 
 MaybeError ReadStats(JsonValue value, const FieldContext& context) {
@@ -249,7 +135,7 @@ MaybeError ReadSpindle(JsonValue value, const FieldContext& context) {
     const std::string name = member.name();
     const auto known = std::find(kNames.begin(), kNames.end(), name);
     if (known == kNames.end()) {
-      return Unknown("spindle." + name);
+      return UnknownMember("spindle." + name);
     }
     members[static_cast<size_t>(known - kNames.begin())] = member.value();
   }
