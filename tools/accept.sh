@@ -6,6 +6,7 @@
 #   A3  logits against references     A4  bit-equality at full size   A5  comparison with other engines (see tools/compare/README.md)
 #   A6  memory                        A7  sanitizers, 10 minutes per fuzz target
 #   A8  load test                     A9  format, layers, both compilers
+#   B1  placement of KV changes no bit        B2  more requests than the fast tier holds
 #   B3  restarts and kills of a server with a disk tier
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
@@ -71,6 +72,18 @@ accept_A9() {
   "$ROOT/tools/build.sh" release
   "$ROOT/tools/build.sh" asan
 }
+
+placement() {
+  "$ROOT/tools/build.sh" release spindle
+  "$VENV/bin/python" "$ROOT/tests/stress/placement.py" --binary "$binary" --model "$SPINDLE_TEST_MODEL" "$@"
+}
+
+accept_B1() {
+  placement --only dense
+  placement --only synthetic
+}
+
+accept_B2() { placement --only capacity; }
 
 accept_B3() {
   "$ROOT/tools/build.sh" release spindle
