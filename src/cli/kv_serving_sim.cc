@@ -1,6 +1,7 @@
 #include "cli/kv_serving_sim.h"
 
 #include <algorithm>
+#include <cmath>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -25,7 +26,8 @@ double Quantile(std::vector<double> values, double part) {
   if (values.empty()) {
     return 0;
   }
-  const auto rank = static_cast<size_t>(part * static_cast<double>(values.size() - 1) + 0.5);
+  const auto rank =
+      static_cast<size_t>(std::llround(part * static_cast<double>(values.size() - 1)));
   std::nth_element(values.begin(), values.begin() + static_cast<int64_t>(rank), values.end());
   return values[rank];
 }

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 #include <fstream>
 #include <iterator>
+#include <system_error>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -123,7 +123,8 @@ absl::Status WriteTextFile(const std::string& path, const std::string& text) {
   std::ofstream file(path, std::ios::binary | std::ios::trunc);
   file << text;
   file.close();
-  return file ? absl::OkStatus() : absl::UnavailableError(path + ": " + std::strerror(errno));
+  return file ? absl::OkStatus()
+              : absl::UnavailableError(path + ": " + std::generic_category().message(errno));
 }
 
 }  // namespace spindle::cli

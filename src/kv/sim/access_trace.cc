@@ -2,7 +2,7 @@
 
 #include <array>
 #include <cerrno>
-#include <cstring>
+#include <system_error>
 #include <utility>
 
 #include <fcntl.h>
@@ -22,7 +22,7 @@ constexpr size_t kBlockBytes = size_t{1} << 16;
 
 absl::Status FileError(const char* what) {
   return absl::UnavailableError(std::string("page-access trace: ") + what + ": " +
-                                std::strerror(errno));
+                                std::generic_category().message(errno));
 }
 
 absl::Status WriteAll(int fd, std::span<const uint8_t> bytes) {
