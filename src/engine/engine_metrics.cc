@@ -25,7 +25,7 @@ const std::vector<double>& IterationBounds() {
 }
 
 // From a decode step of a tiny model (100 µs) to a long chunk on a small machine (20 s).
-const std::vector<double>& StepBounds() {
+const std::vector<double>& StepSecondsBounds() {
   static const std::vector<double> bounds = {
       0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 20};
   return bounds;
@@ -135,7 +135,7 @@ void EngineMetrics::AddStepFamilies(metrics::Registry& registry) {
   const auto phase = [&registry](const char* name) {
     return registry.AddHistogram("spindle_engine_step_seconds",
                                  "Duration of the parts of a step: plan, forward, sample.",
-                                 StepBounds(),
+                                 StepSecondsBounds(),
                                  {{"phase", name}});
   };
   plan_seconds = phase("plan");
@@ -278,7 +278,7 @@ void EngineMetrics::AddMoveFamilies(metrics::Registry& registry) {
     return registry.AddHistogram(
         "spindle_kv_fetch_seconds",
         "Time to bring the pages of a request to the tier that reads them.",
-        StepBounds(),
+        StepSecondsBounds(),
         {{"from", from}});
   };
   static_cast<void>(fetch("host"));
