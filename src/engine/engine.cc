@@ -40,7 +40,7 @@ class Engine::Impl {
                *runner_,
                *store_,
                disk_.get(),
-               fast_.get(),
+               {fast_.get(), link_.get()},
                kernels,
                end_tokens_,
                metrics_,

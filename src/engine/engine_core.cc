@@ -59,6 +59,7 @@ EngineCore::Outcome EngineCore::Step() {
   if (worked) {
     fast_.BeginStep(lifecycle_.running());
     RunBatch(start);
+    fast_.EndStep(lifecycle_.running(), parts_.runner.fast_counters(), parts_.clock.Now());
   } else {
     worked = planner_.BreakDeadlock(start);
   }
@@ -312,8 +313,8 @@ void EngineCore::Publish(TimePoint now, bool idle) {
     load.oldest_wait_seconds = ToSeconds(now - *snapshot.oldest_waiting);
   }
   parts_.metrics.Publish(load, parts_.store.Stats());
-  if (parts_.fast != nullptr) {
-    parts_.metrics.fast.Publish(*parts_.fast, parts_.runner.fast_counters());
+  if (parts_.fast.tier != nullptr) {
+    parts_.metrics.fast.Publish(*parts_.fast.tier, parts_.runner.fast_counters());
   }
   // Copying the statistics of the disk takes about as long as a small part of a step.
   if (parts_.disk != nullptr && (idle || now - disk_published_ >= kDiskPublishInterval)) {

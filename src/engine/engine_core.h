@@ -33,8 +33,8 @@ class EngineCore {
     const EngineOptions& options;
     StepRunner& runner;
     kv::KvStore& store;
-    kv::DiskTier* disk;  // null: none
-    kv::FastTier* fast;  // null: none
+    kv::DiskTier* disk;       // null: none
+    sparse::FastMemory fast;  // no tier: attention reads in place
     const kernels::KernelTable& kernels;
     std::span<const TokenId> end_tokens;
     EngineMetrics& metrics;

@@ -20,14 +20,15 @@ uint32_t RoundUpToRun(uint64_t frames) {
 
 }  // namespace
 
-FastBudget::FastBudget(kv::FastTier* tier,
+FastBudget::FastBudget(const sparse::FastMemory& fast,
                        const kv::KvGeometry& geometry,
                        const FastMetrics& metrics)
-    : tier_(tier),
+    : tier_(fast.tier),
+      link_(fast.link),
       geometry_(geometry),
       metrics_(metrics),
       num_groups_(geometry.num_layers * geometry.num_kv_heads),
-      capacity_frames_(tier == nullptr ? 0 : tier->num_free_frames()) {}
+      capacity_frames_(tier_ == nullptr ? 0 : tier_->num_free_frames()) {}
 
 uint32_t FastBudget::NumPages(const Choice& choice) const {
   const uint64_t tokens = std::max<uint64_t>(choice.history.size(), choice.request->prompt_size());
@@ -110,6 +111,7 @@ void FastBudget::Adopt(const Choice& child, const Choice& parent) {
 
 void FastBudget::Close(Choice& choice) {
   if (tier_ != nullptr) {
+    metrics_.paused_sequences.Add(choice.fast.is_paused ? -1 : 0);
     tier_->Close(choice.fast.set);
     choice.fast = {};
     steps_to_rebalance_ = 0;
@@ -120,6 +122,11 @@ void FastBudget::Compose(std::vector<Choice*>* decodes) {
   if (tier_ == nullptr || decodes->empty()) {
     return;
   }
+  // Somebody always runs.
+  if (std::ranges::all_of(*decodes, [](const Choice* each) { return each->fast.is_paused; })) {
+    Resume(*decodes->front());
+  }
+  std::erase_if(*decodes, [](const Choice* each) { return each->fast.is_paused; });
   candidates_.clear();
   for (const Choice* choice : *decodes) {
     const kv::BudgetBounds bounds = BoundsOf(*choice);
@@ -138,13 +145,31 @@ void FastBudget::Compose(std::vector<Choice*>* decodes) {
   });
 }
 
+void FastBudget::Pause(Choice& choice) {
+  tier_->Drop(choice.fast.set);
+  choice.fast.is_paused = true;
+  choice.fast.steps_in_state = 0;
+  choice.fast.frames_per_group = 0;
+  choice.fast.covered_pages = 0;
+  steps_to_rebalance_ = 0;
+  metrics_.pauses.Add();
+  metrics_.paused_sequences.Add(1);
+}
+
+void FastBudget::Resume(Choice& choice) {
+  choice.fast.is_paused = false;
+  choice.fast.steps_in_state = 0;
+  steps_to_rebalance_ = 0;  // frames come from whoever has more than it needs
+  metrics_.paused_sequences.Add(-1);
+}
+
 void FastBudget::Measure(Choice& choice) const {
   FastUse& use = choice.fast;
-  const kv::CacheSetStats stats = tier_->Stats(use.set);
-  const uint32_t steps = choice.num_generated - use.measured_tokens;
-  if (choice.request->spec.decode.algorithm == nullptr) {
+  if (choice.request->spec.decode.algorithm == nullptr || choice.fast.is_paused) {
     return;
   }
+  const kv::CacheSetStats stats = tier_->Stats(use.set);
+  const uint32_t steps = choice.num_generated - use.measured_tokens;
   // Prefill streams all there is: only steps of decoding say what the algorithm needs.
   if (steps > 0 && use.measured_tokens > 0) {
     const double per_step = 1.0 / (static_cast<double>(steps) * num_groups_);
@@ -163,12 +188,17 @@ void FastBudget::Measure(Choice& choice) const {
 
 void FastBudget::Rebalance(std::span<Choice* const> running) {
   requests_.clear();
+  sharing_.clear();
   for (Choice* choice : running) {
+    if (choice->fast.is_paused) {
+      continue;
+    }
     Measure(*choice);
+    sharing_.push_back(choice);
     requests_.push_back(RequestOf(*choice));
   }
-  wanted_.resize(running.size());
-  sizes_.resize(running.size());
+  wanted_.resize(sharing_.size());
+  sizes_.resize(sharing_.size());
   // Floors may have grown beyond what there is; then sizes stay, and pages are streamed.
   if (!kv::Distribute(requests_, capacity_frames_, 0, wanted_).ok()) {
     return;
@@ -176,8 +206,8 @@ void FastBudget::Rebalance(std::span<Choice* const> running) {
   kv::NextSizes(requests_, wanted_, capacity_frames_, sizes_);
   // Shrinking first makes the frames free that others grow by.
   for (const bool grow : {false, true}) {
-    for (size_t i = 0; i < running.size(); ++i) {
-      FastUse& use = running[i]->fast;
+    for (size_t i = 0; i < sharing_.size(); ++i) {
+      FastUse& use = sharing_[i]->fast;
       if (sizes_[i] == use.frames_per_group || (sizes_[i] > use.frames_per_group) != grow) {
         continue;
       }
@@ -195,7 +225,7 @@ void FastBudget::BeginStep(std::span<Choice* const> running) {
   for (Choice* choice : running) {
     const uint32_t pages = NumPages(*choice);
     // Without room for metadata the pages beyond are streamed.
-    if (pages > choice->fast.covered_pages &&
+    if (!choice->fast.is_paused && pages > choice->fast.covered_pages &&
         tier_->Cover(choice->fast.set, pages + kCoverPages).ok()) {
       choice->fast.covered_pages = pages + kCoverPages;
     }
@@ -206,6 +236,43 @@ void FastBudget::BeginStep(std::span<Choice* const> running) {
   }
   steps_to_rebalance_ = kRebalanceSteps - 1;
   Rebalance(running);
+}
+
+void FastBudget::EndStep(std::span<Choice* const> running,
+                         const sparse::MirrorCounters& counters,
+                         TimePoint now) {
+  if (link_ == nullptr) {
+    return;  // without a link nothing says that copying is what keeps steps waiting
+  }
+  const Duration busy = link_->busy();
+  const double elapsed = ToSeconds(now - step_end_);
+  const kv::ThrashSample sample{
+      .refaults = counters.page_refaults - seen_.page_refaults,
+      .fetches = counters.page_misses - seen_.page_misses,
+      .link_utilisation = elapsed > 0 ? ToSeconds(busy - link_busy_) / elapsed : 0,
+      .capacity_frames = capacity_frames_};
+  seen_ = counters;
+  link_busy_ = busy;
+  step_end_ = now;
+  decoding_.clear();
+  thrash_requests_.clear();
+  for (Choice* choice : running) {
+    FastUse& use = choice->fast;
+    ++use.steps_in_state;
+    if (!choice->in_prefill) {
+      decoding_.push_back(choice);
+      thrash_requests_.push_back({.priority_class = choice->request->priority_class,
+                                  .working_set_frames = use.working_set_pages,
+                                  .is_paused = use.is_paused,
+                                  .steps_in_state = use.steps_in_state});
+    }
+  }
+  const kv::ThrashController::Decision decision = thrash_.Step(sample, thrash_requests_);
+  if (decision.action == kv::ThrashController::Action::kPause) {
+    Pause(*decoding_[decision.request]);
+  } else if (decision.action == kv::ThrashController::Action::kResume) {
+    Resume(*decoding_[decision.request]);
+  }
 }
 
 }  // namespace spindle::engine

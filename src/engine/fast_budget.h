@@ -19,13 +19,17 @@
 #include "kv/fast/budget.h"
 #include "kv/fast/fast_tier.h"
 #include "kv/fast/step_composer.h"
+#include "kv/fast/thrash_controller.h"
 #include "kv/kv_geometry.h"
+#include "sparse/attention_runtime.h"
 
 namespace spindle::engine {
 
 class FastBudget {
  public:
-  FastBudget(kv::FastTier* tier, const kv::KvGeometry& geometry, const FastMetrics& metrics);
+  FastBudget(const sparse::FastMemory& fast,
+             const kv::KvGeometry& geometry,
+             const FastMetrics& metrics);
 
   // The floors of `running` and of `choice` fit together.
   [[nodiscard]] bool Fits(const Choice& choice, std::span<Choice* const> running) const;
@@ -40,14 +44,22 @@ class FastBudget {
   // The choice has stopped running.
   void Close(Choice& choice);
 
-  // Takes out of `decodes` (most urgent first) those whose pages would not fit beside the others';
-  // they keep their state and come first after a while.
+  // Takes out of `decodes` (most urgent first) those that are paused and those whose pages would
+  // not fit beside the others'; they keep their state and come first after a while.
   void Compose(std::vector<Choice*>* decodes);
 
   // Before a step: contexts may have grown, and sizes move towards what they should be.
   void BeginStep(std::span<Choice* const> running);
 
+  // After a step: when pages only go back and forth over a busy link, a sequence is paused for a
+  // while (at most one decision per step). `counters`: of all steps.
+  void EndStep(std::span<Choice* const> running,
+               const sparse::MirrorCounters& counters,
+               TimePoint now);
+
  private:
+  void Pause(Choice& choice);
+  void Resume(Choice& choice);
   [[nodiscard]] uint32_t NumPages(const Choice& choice) const;
   [[nodiscard]] kv::BudgetBounds BoundsOf(const Choice& choice) const;
   [[nodiscard]] kv::BudgetRequest RequestOf(const Choice& choice) const;
@@ -55,11 +67,19 @@ class FastBudget {
   void Rebalance(std::span<Choice* const> running);
 
   kv::FastTier* const tier_;
+  const kv::EmulatedLink* const link_;
   const kv::KvGeometry geometry_;
   const FastMetrics& metrics_;
   const uint32_t num_groups_;
   const uint64_t capacity_frames_;  // without rings
   uint32_t steps_to_rebalance_ = 0;
+  kv::ThrashController thrash_{kv::ThrashOptions()};
+  sparse::MirrorCounters seen_;  // at the last step's end
+  Duration link_busy_{};
+  TimePoint step_end_{};
+  std::vector<Choice*> decoding_;
+  std::vector<Choice*> sharing_;  // not paused
+  std::vector<kv::ThrashRequest> thrash_requests_;
   std::vector<kv::BudgetRequest> requests_;
   std::vector<uint32_t> wanted_;
   std::vector<uint32_t> sizes_;

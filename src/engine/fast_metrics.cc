@@ -22,6 +22,11 @@ FastMetrics::FastMetrics(metrics::Registry& registry) {
   skipped_sequences = registry.AddCounter(
       "spindle_kv_skipped_sequences_total",
       "Decoding sequences that left a step to others, since the fast tier holds not all.");
+  pauses = registry.AddCounter(
+      "spindle_kv_pauses_total",
+      "Sequences that gave up their frames for a while, since pages only went back and forth.");
+  paused_sequences =
+      registry.AddGauge("spindle_kv_paused_sequences", "Sequences that wait without frames.");
   stall_seconds_ = registry.AddCounter("spindle_kv_fetch_stall_seconds_total",
                                        "Time that requests and steps waited for pages.");
   const auto bytes = [&registry](const char* state) {

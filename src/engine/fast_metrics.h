@@ -19,6 +19,8 @@ class FastMetrics {
   void Publish(const kv::FastTier& tier, const sparse::MirrorCounters& counters);
 
   metrics::Counter skipped_sequences;  // decoding sequences that left a step to others
+  metrics::Counter pauses;
+  metrics::Gauge paused_sequences;
 
  private:
   FollowingCounter moved_pages_;

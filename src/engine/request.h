@@ -33,6 +33,8 @@ struct FastUse {
   uint32_t covered_pages = 0;     // of its directories
   uint32_t frames_per_group = 0;  // that it has
   uint32_t skipped_steps = 0;     // since it last took part in a step
+  bool is_paused = false;         // has no frames, and takes part in no step
+  uint32_t steps_in_state = 0;    // since it was opened, paused or resumed
   // Measured, per group and step.
   double mandatory_pages = 0;
   double gain = 0;

@@ -121,7 +121,7 @@ class EngineWorld {
               runner,
               *store,
               disk.get(),
-              /*fast=*/nullptr,
+              /*fast=*/{},
               NaiveLogitKernels(),
               end_tokens_,
               metrics,

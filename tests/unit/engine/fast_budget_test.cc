@@ -26,7 +26,8 @@ class FastBudgetTest : public ::testing::Test {
     auto tier = kv::FastTier::Create(options, *kernels::BestKernels());
     EXPECT_TRUE(tier.ok()) << tier.status();
     tier_ = *std::move(tier);
-    budget_ = std::make_unique<FastBudget>(tier_.get(), options.geometry, metrics_);
+    budget_ = std::make_unique<FastBudget>(
+        sparse::FastMemory{tier_.get(), &link_}, options.geometry, metrics_);
   }
 
   // A request with a prompt, running if there is room. `pages` 0: dense.
@@ -74,6 +75,7 @@ class FastBudgetTest : public ::testing::Test {
 
   metrics::Registry registry_{{}};
   FastMetrics metrics_{registry_};
+  kv::EmulatedLink link_{{.gigabytes_per_second = 1.0F, .latency_us = 0}};
   std::unique_ptr<kv::FastTier> tier_;
   std::unique_ptr<FastBudget> budget_;
   std::vector<std::unique_ptr<Request>> requests_;
@@ -141,6 +143,51 @@ TEST_F(FastBudgetTest, WhoDoesNotFitSkipsAndComesBack) {
   EXPECT_EQ(metrics_.skipped_sequences.Value(), 130.0);
 }
 
+// Steps in which nearly every copied page had just been evicted, over a link that is always busy.
+TEST_F(FastBudgetTest, ThrashingPausesOneSequenceForAWhile) {
+  std::vector<Choice*> all;
+  for (uint32_t i = 0; i < 2; ++i) {
+    all.push_back(&Start(4000, 12));
+    all.back()->fast.working_set_pages = uint64_t{30} * kGroups;
+  }
+  sparse::MirrorCounters counters;
+  TimePoint now{std::chrono::seconds(1)};
+  uint32_t paused_steps = 0;
+  uint32_t together = 0;
+  for (uint32_t step = 0; step < 400; ++step) {
+    std::vector<Choice*> decodes = all;
+    budget_->Compose(&decodes);
+    ASSERT_FALSE(decodes.empty());
+    budget_->BeginStep(running_);
+    counters.page_misses += 100;
+    counters.page_refaults += 90;
+    now = link_.Send(now, 1'000'000);  // a millisecond
+    budget_->EndStep(running_, counters, now);
+    const uint32_t num_paused =
+        (all[0]->fast.is_paused ? 1U : 0U) + (all[1]->fast.is_paused ? 1U : 0U);
+    ASSERT_LE(num_paused, 1U);
+    ASSERT_EQ(metrics_.paused_sequences.Value(), num_paused);
+    paused_steps += num_paused;
+    together += decodes.size() == 2 ? 1U : 0U;
+    ExpectIntact();
+  }
+  EXPECT_GE(metrics_.pauses.Value(), 4);
+  EXPECT_GT(paused_steps, 200U);
+  EXPECT_GT(together, 10U);
+  // Whoever is left over goes on at once.
+  while (!all[0]->fast.is_paused && !all[1]->fast.is_paused) {
+    counters.page_misses += 100;
+    counters.page_refaults += 90;
+    now = link_.Send(now, 1'000'000);
+    budget_->EndStep(running_, counters, now);
+  }
+  Stop(*all[all[0]->fast.is_paused ? 1 : 0]);
+  std::vector<Choice*> decodes = running_;
+  budget_->Compose(&decodes);
+  EXPECT_EQ(decodes.size(), 1U);
+  EXPECT_EQ(metrics_.paused_sequences.Value(), 0);
+}
+
 TEST_F(FastBudgetTest, ContextsGrowBeyondWhatWasCovered) {
   Choice& choice = Start(100);
   choice.history.resize(8000);
@@ -154,7 +201,7 @@ TEST_F(FastBudgetTest, ContextsGrowBeyondWhatWasCovered) {
 TEST(FastBudgetWithoutTierTest, EverythingFits) {
   metrics::Registry registry{{}};
   const FastMetrics metrics(registry);
-  FastBudget budget(nullptr, {.num_layers = 2, .num_kv_heads = 2, .head_dim = 64}, metrics);
+  FastBudget budget({}, {.num_layers = 2, .num_kv_heads = 2, .head_dim = 64}, metrics);
   Choice choice;
   EXPECT_TRUE(budget.Fits(choice, {}));
   EXPECT_TRUE(budget.Open(choice).ok());
