@@ -29,9 +29,9 @@ using testing::ExpectedTokens;
 using testing::MakePrompt;
 using testing::MakeRequest;
 
-constexpr uint32_t kAnswer = 8;
+constexpr uint32_t kTurnTokens = 8;
 // Tokens of an answer that have KV: the last one is never computed.
-constexpr uint32_t kAnswerRows = kAnswer - 1;
+constexpr uint32_t kTurnRows = kTurnTokens - 1;
 
 struct Turn {
   std::vector<TokenId> history;  // prompt and answer
@@ -102,7 +102,7 @@ class EngineSessionTest : public ::testing::Test {
 
   static EngineRequest RequestOf(const std::vector<TokenId>& prompt,
                                  std::optional<Retention> retention) {
-    EngineRequest request = MakeRequest(prompt, kAnswer);
+    EngineRequest request = MakeRequest(prompt, kTurnTokens);
     request.sampling.ignore_eos = true;
     request.may_stop_early = false;
     request.retention = std::move(retention);
@@ -186,8 +186,8 @@ TEST_F(EngineSessionTest, RetentionKeepsAShortPromptOverARestart) {
   const auto sessions = Sessions().List("tenant");
   ASSERT_EQ(sessions.size(), 1U);
   EXPECT_THAT(sessions[0].name.id, ::testing::MatchesRegex("auto-[0-9a-f]{16}"));
-  EXPECT_EQ(sessions[0].num_tokens, 300 + kAnswerRows);
-  EXPECT_EQ(sessions[0].tail_tokens, 300 + kAnswerRows - 256);
+  EXPECT_EQ(sessions[0].num_tokens, 300 + kTurnRows);
+  EXPECT_EQ(sessions[0].tail_tokens, 300 + kTurnRows - 256);
   Restart();
   const Turn again = Ask(prompt);
   EXPECT_EQ(again.cached, 299U);  // all but the one that must be computed
@@ -245,7 +245,7 @@ TEST_F(EngineSessionTest, RestoredTailsGiveTheSameStripes) {
   Restart();
   turn.history.resize(turn.history.size() + 200, 5);
   const Turn warm = Ask(turn.history);
-  EXPECT_EQ(warm.cached, 350 + kAnswerRows);
+  EXPECT_EQ(warm.cached, 350 + kTurnRows);
   const auto from_tail = stripes_of(warm.history);
   Settle();
   static_cast<void>(Sessions().Delete(Name("chat")));
@@ -284,7 +284,7 @@ TEST_F(EngineSessionTest, RestoreBringsItIntoMemory) {
   EXPECT_EQ(world_->store->Stats().owned_stripes, 15U);
   const uint64_t loads = world_->disk->Stats().loads;
   turn.history.push_back(1);
-  EXPECT_EQ(Ask(turn.history).cached, 900 + kAnswerRows);
+  EXPECT_EQ(Ask(turn.history).cached, 900 + kTurnRows);
   EXPECT_EQ(world_->disk->Stats().loads, loads);  // nothing more was read
   Stop();
 }
@@ -306,7 +306,7 @@ TEST_F(EngineSessionTest, TailsHoldTheirOwnRowsOnly) {
       Sessions().FindTail(keys[0], std::span<const TokenId>(turn.history).subspan(kStripeTokens));
   ASSERT_TRUE(tail.has_value());
   ASSERT_NE(tail->data, nullptr);
-  EXPECT_EQ(tail->num_usable, 70 + kAnswerRows - kStripeTokens);
+  EXPECT_EQ(tail->num_usable, 70 + kTurnRows - kStripeTokens);
   const kv::KvGeometry geometry = testing::FakeGeometry();
   for (uint32_t lane = 0; lane < kStripeTokens; ++lane) {
     const uint8_t* const row = tail->data + geometry.row_offset(1, lane) + geometry.head_bytes();
@@ -461,7 +461,7 @@ TEST_F(EngineSessionTest, TheCollectorKeepsThem) {
   EXPECT_EQ(Stats().restores_complete, 1U);
   std::vector<TokenId> next = turn.history;
   next.push_back(1);
-  EXPECT_EQ(Ask(next).cached, 900 + kAnswerRows);
+  EXPECT_EQ(Ask(next).cached, 900 + kTurnRows);
   Stop();
 }
 
