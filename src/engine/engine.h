@@ -19,6 +19,7 @@
 #include "base/hash.h"
 #include "base/ids.h"
 #include "engine/engine_options.h"
+#include "engine/fast_load.h"
 #include "engine/kv_metrics.h"
 #include "engine/output_stream.h"
 #include "engine/sparse_decode.h"
@@ -97,6 +98,7 @@ struct EngineLoad {
   uint64_t waiting_tokens;
   std::chrono::milliseconds oldest_wait;
   kv::KvStats kv;
+  std::optional<FastLoad> fast;           // unset: attention reads in place
   std::optional<kv::DiskTierStats> disk;  // unset: no disk tier
   PrefixTotals prefix;                    // since the start
 };

@@ -298,6 +298,15 @@ void EngineCore::Publish(TimePoint now, bool idle) {
       snapshot.oldest_waiting = since;
     }
   }
+  if (parts_.fast.tier != nullptr) {
+    const kv::FastTier& tier = *parts_.fast.tier;
+    const uint64_t frame_bytes = tier.pool().stride_bytes();
+    snapshot.fast = {.capacity_bytes = tier.pool().num_frames() * frame_bytes,
+                     .free_bytes = tier.num_free_frames() * frame_bytes,
+                     .is_emulated = parts_.fast.link != nullptr,
+                     .counters = parts_.runner.fast_counters()};
+    parts_.metrics.fast.Publish(*snapshot.fast);
+  }
   {
     MutexLock lock(snapshot_mutex_);
     snapshot_ = snapshot;
@@ -313,9 +322,6 @@ void EngineCore::Publish(TimePoint now, bool idle) {
     load.oldest_wait_seconds = ToSeconds(now - *snapshot.oldest_waiting);
   }
   parts_.metrics.Publish(load, parts_.store.Stats());
-  if (parts_.fast.tier != nullptr) {
-    parts_.metrics.fast.Publish(*parts_.fast.tier, parts_.runner.fast_counters());
-  }
   // Copying the statistics of the disk takes about as long as a small part of a step.
   if (parts_.disk != nullptr && (idle || now - disk_published_ >= kDiskPublishInterval)) {
     disk_published_ = now;
@@ -339,6 +345,7 @@ EngineLoad EngineCore::Load() const {
         parts_.clock.Now() - *snapshot.oldest_waiting);
   }
   load.kv = parts_.store.Stats();
+  load.fast = snapshot.fast;
   if (parts_.disk != nullptr) {
     load.disk = parts_.disk->Stats();
   }

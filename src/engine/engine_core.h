@@ -97,6 +97,7 @@ class EngineCore {
     uint32_t running = 0;
     uint32_t preempted = 0;
     std::optional<TimePoint> oldest_waiting;
+    std::optional<FastLoad> fast;
   };
 
   mutable Mutex snapshot_mutex_;

@@ -39,7 +39,8 @@ FastMetrics::FastMetrics(metrics::Registry& registry) {
   free_bytes_ = bytes("free");
 }
 
-void FastMetrics::Publish(const kv::FastTier& tier, const sparse::MirrorCounters& counters) {
+void FastMetrics::Publish(const FastLoad& load) {
+  const sparse::MirrorCounters& counters = load.counters;
   moved_pages_.Follow(counters.page_misses);
   moved_bytes_.Follow(counters.bytes_copied);
   hits_.Follow(counters.page_hits);
@@ -49,12 +50,9 @@ void FastMetrics::Publish(const kv::FastTier& tier, const sparse::MirrorCounters
   multi_pass_.Follow(counters.multi_pass_heads);
   stall_seconds_.Add(static_cast<double>(counters.stall_ns - stall_ns_) * 1e-9);
   stall_ns_ = counters.stall_ns;
-  const auto frame_bytes = static_cast<double>(tier.pool().stride_bytes());
-  const uint64_t frames = tier.pool().num_frames();
-  const uint64_t free = tier.num_free_frames();
-  capacity_bytes_.Set(static_cast<double>(frames) * frame_bytes);
-  owned_bytes_.Set(static_cast<double>(frames - free) * frame_bytes);
-  free_bytes_.Set(static_cast<double>(free) * frame_bytes);
+  capacity_bytes_.Set(static_cast<double>(load.capacity_bytes));
+  owned_bytes_.Set(static_cast<double>(load.capacity_bytes - load.free_bytes));
+  free_bytes_.Set(static_cast<double>(load.free_bytes));
 }
 
 }  // namespace spindle::engine

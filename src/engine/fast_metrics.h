@@ -4,10 +4,9 @@
 
 #include <cstdint>
 
+#include "engine/fast_load.h"
 #include "engine/kv_metrics.h"
-#include "kv/fast/fast_tier.h"
 #include "metrics/metrics.h"
-#include "sparse/mirror_attention.h"
 
 namespace spindle::engine {
 
@@ -16,7 +15,7 @@ class FastMetrics {
   explicit FastMetrics(metrics::Registry& registry);
 
   // At the end of a step.
-  void Publish(const kv::FastTier& tier, const sparse::MirrorCounters& counters);
+  void Publish(const FastLoad& load);
 
   metrics::Counter skipped_sequences;  // decoding sequences that left a step to others
   metrics::Counter pauses;

@@ -19,6 +19,27 @@ ordered_json Lookups(const engine::PrefixTotals::Tier& totals) {
           {"miss_tokens", totals.miss_tokens()}};
 }
 
+ordered_json FastTier(const engine::FastLoad& fast) {
+  const auto& counters = fast.counters;
+  ordered_json tier;
+  tier["name"] = "fast";
+  tier["mode"] = fast.is_emulated ? "emulated-link" : "mirror";
+  tier["capacity_bytes"] = fast.capacity_bytes;
+  tier["free_bytes"] = fast.free_bytes;
+  tier["used_bytes"] = {{"live", fast.capacity_bytes - fast.free_bytes},
+                        {"cached", 0},
+                        {"pinned", 0},
+                        {"inflight", 0}};
+  tier["page_hits"] = counters.page_hits;
+  tier["page_misses"] = counters.page_misses;
+  tier["pages_streamed"] = counters.pages_streamed;
+  tier["refaults"] = counters.page_refaults;
+  tier["copied_bytes"] = counters.bytes_copied;
+  tier["multi_pass_heads"] = counters.multi_pass_heads;
+  tier["stall_ms"] = counters.stall_ns / 1'000'000;
+  return tier;
+}
+
 ordered_json HostTier(const engine::EngineLoad& load, const kv::KvGeometry& geometry) {
   const kv::KvStats& stats = load.kv;
   const auto bytes = [&stats](uint64_t stripes) { return stripes * stats.stripe_bytes; };
@@ -111,7 +132,11 @@ std::string KvReportJson(const engine::EngineLoad& load, const kv::KvGeometry& g
   report["page_tokens"] = geometry.page_tokens();
   report["stripe_bytes"] = geometry.stripe_bytes();
   report["prefix_cache_entries"] = load.kv.prefix_entries;
-  report["tiers"] = ordered_json::array({HostTier(load, geometry)});
+  report["tiers"] = ordered_json::array();
+  if (load.fast.has_value()) {
+    report["tiers"].push_back(FastTier(*load.fast));
+  }
+  report["tiers"].push_back(HostTier(load, geometry));
   if (load.disk.has_value()) {
     report["tiers"].push_back(DiskTier(load));
   }

@@ -1,7 +1,7 @@
 """Where pages of KV are changes no answer: in place, through a fast tier that is far too small, over an emulated link."""
 import unittest
 
-from harness import Server
+from harness import ADMIN_KEY, Server
 
 PROMPT = " ".join(f"Item {i} costs {i * 37 % 1000} coins." for i in range(110))  # more than one segment
 LEAST = 2 * 64 * 4096  # rings of two threads
@@ -21,6 +21,10 @@ class PlacementTest(unittest.TestCase):
             counters = {name: server.metric_sum(f"spindle_kv_{name}_total")
                         for name in ("page_hits", "page_misses", "page_streams", "refaults", "multi_pass", "fetch_stall_seconds")}
             counters["moved"] = server.metric_sum("spindle_kv_moves_total", **{"from": "host", "to": "fast"})
+            tiers = server.request("GET", "/admin/kv", key=ADMIN_KEY).json["tiers"]
+            if "--kv-mode" in arguments:
+                self.assertEqual([tier["name"] for tier in tiers], ["fast", "host"])
+                self.assertEqual(tiers[0]["page_misses"], counters["page_misses"])
             capacity, free = (server.metric_sum("spindle_kv_tier_bytes", tier="fast", state=state) for state in ("capacity", "free"))
             self.assertLessEqual(free, capacity)
         return found, counters

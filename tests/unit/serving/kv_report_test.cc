@@ -25,6 +25,21 @@ engine::EngineLoad HostLoad() {
   return load;
 }
 
+TEST(KvReport, TheFastTierComesFirst) {
+  engine::EngineLoad load = HostLoad();
+  load.fast = {.capacity_bytes = 1000, .free_bytes = 300, .is_emulated = true};
+  load.fast->counters.page_hits = 5;
+  load.fast->counters.stall_ns = 2'500'000;
+  const json report = json::parse(KvReportJson(load, kGeometry));
+  ASSERT_EQ(report["tiers"].size(), 2U);
+  const json& fast = report["tiers"][0];
+  EXPECT_EQ(fast["name"], "fast");
+  EXPECT_EQ(fast["mode"], "emulated-link");
+  EXPECT_EQ(fast["used_bytes"]["live"], 700);
+  EXPECT_EQ(fast["page_hits"], 5);
+  EXPECT_EQ(fast["stall_ms"], 2);
+}
+
 TEST(KvReport, TheHostTierByState) {
   const json report = json::parse(KvReportJson(HostLoad(), kGeometry));
   ASSERT_EQ(report["tiers"].size(), 1U) << "no disk tier, no entry";

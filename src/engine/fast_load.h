@@ -1,0 +1,18 @@
+// What the fast tier holds and what steps found in it. Thread-safety: plain value.
+#pragma once
+
+#include <cstdint>
+
+#include "sparse/mirror_attention.h"
+
+namespace spindle::engine {
+
+// The fast tier as of the last step.
+struct FastLoad {
+  uint64_t capacity_bytes = 0;
+  uint64_t free_bytes = 0;   // that no sequence has; rings are not free
+  bool is_emulated = false;  // behind an emulated link
+  sparse::MirrorCounters counters = {};
+};
+
+}  // namespace spindle::engine
