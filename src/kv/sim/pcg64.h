@@ -46,7 +46,7 @@ class Pcg64 {
   }
 
  private:
-  __extension__ typedef unsigned __int128 Uint128;
+  __extension__ using Uint128 = unsigned __int128;
 
   static constexpr Uint128 kMultiplier =
       Uint128{0x2360ED051FC65DA4} << 64 | Uint128{0x4385DF649FCCF645};

@@ -65,15 +65,17 @@ class Loader {
   }
 
   absl::Status Resize(const AccessRecord& record) {
+    const KvGeometry& geometry = run_->header.geometry;
     const bool all = record.layer == kAllLayers;
-    const auto num_layers = static_cast<uint16_t>(run_->header.geometry.num_layers);
-    const auto num_heads = static_cast<uint8_t>(run_->header.geometry.num_kv_heads);
-    for (uint16_t layer = all ? 0 : record.layer; layer < (all ? num_layers : record.layer + 1);
-         ++layer) {
-      for (uint8_t head = all ? 0 : record.head; head < (all ? num_heads : record.head + 1);
-           ++head) {
-        SPINDLE_ASSIGN_OR_RETURN(RecordedGroup* const group,
-                                 FindOrAdd({record.request, layer, head}));
+    const uint32_t layer_begin = all ? 0 : record.layer;
+    const uint32_t layer_end = all ? geometry.num_layers : layer_begin + 1;
+    const uint32_t head_begin = all ? 0 : record.head;
+    const uint32_t head_end = all ? geometry.num_kv_heads : head_begin + 1;
+    for (uint32_t layer = layer_begin; layer < layer_end; ++layer) {
+      for (uint32_t head = head_begin; head < head_end; ++head) {
+        const GroupKey key = {
+            record.request, static_cast<uint16_t>(layer), static_cast<uint8_t>(head)};
+        SPINDLE_ASSIGN_OR_RETURN(RecordedGroup* const group, FindOrAdd(key));
         group->sizes.push_back({.step = group->selections.num_steps(),
                                 .frames = record.ids.front(),
                                 .is_pause = false});

@@ -311,6 +311,7 @@ absl::Status ServingSim::ApplySizes() {
   uint64_t capacity = 0;
   const std::vector<BudgetRequest> requests = BudgetRequests(&runners, &capacity);
   std::vector<uint32_t> wanted;
+  wanted.reserve(runners.size());
   for (const Runner* runner : runners) {
     wanted.push_back(runner->wanted);
   }
