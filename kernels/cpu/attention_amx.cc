@@ -93,11 +93,7 @@ class TileRunner {
     ReleaseTiles();
     for (uint32_t h = 0; h < unit_.num_heads && unit_.partial < 0; ++h) {
       head_ = &heads_[h];
-      if (head_->item->suspends) {
-        Suspend();
-      } else {
-        Write();
-      }
+      Write();
     }
     return kOk;
   }
@@ -542,29 +538,22 @@ class TileRunner {
     }
   }
 
-  void Suspend() const {
-    for (uint32_t i = 0; i < head_rows_; ++i) {
-      CopyState(head_->merged, i, StateOfRow(i));
-    }
-  }
-
   void CopyState(const States& states, uint32_t head_row, float* out) const {
     CopyColumn(states, head_row, out);
     out[d_] = states.m[LaneOf(head_row)];
     out[d_ + 1] = states.l[LaneOf(head_row)];
   }
 
+  // The results, or the states that the next pass begins with.
   void Write() const {
+    const bool suspends = head_->item->suspends;
     for (uint32_t i = 0; i < head_rows_; ++i) {
-      float acc[kMaxHeadDim];
-      CopyColumn(head_->merged, i, acc);
-      WriteHead(args_,
-                *head_->item,
-                unit_.row_begin + i / args_.group,
-                i % args_.group,
-                head_->merged.m[LaneOf(i)],
-                head_->merged.l[LaneOf(i)],
-                acc);
+      float state[kMaxHeadDim + 2];
+      CopyState(head_->merged, i, suspends ? StateOfRow(i) : state);
+      if (!suspends) {
+        const uint32_t row = unit_.row_begin + i / args_.group;
+        WriteHead(args_, *head_->item, row, i % args_.group, state[d_], state[d_ + 1], state);
+      }
     }
   }
 

@@ -11,6 +11,7 @@
 
 #include "base/status_macros.h"
 #include "kv/eviction_order.h"
+#include "kv/kv_sequence.h"
 #include "kv/prefix_index.h"
 #include "kv/slab_arena.h"
 #include "kv/stripe_record.h"
@@ -23,15 +24,6 @@ namespace {
 constexpr uint64_t kPlaceBits = 20;
 constexpr uint64_t kPlaceMask = (uint64_t{1} << kPlaceBits) - 1;
 constexpr uint64_t kMinStripes = 2;
-
-struct Sequence {
-  uint64_t id = 0;  // 0 = the place is vacant
-  std::vector<uint32_t> slots;
-  std::vector<uint8_t*> stripes;  // address of each slot
-  uint32_t num_tokens = 0;
-  uint32_t num_sealed = 0;
-  bool publishes = true;  // false once a stripe had to stay private: its descendants rest on it
-};
 
 absl::Status Broken(const std::string& what) {
   return absl::InternalError("KV store: " + what);
@@ -317,12 +309,9 @@ SealedStripe KvStore::Impl::Sealed(SequenceId seq, uint32_t ordinal) const {
 }
 
 uint32_t KvStore::Impl::NumPublished(SequenceId seq) const {
-  const Sequence& sequence = Get(seq);
-  const auto first_private =
-      std::find_if(sequence.slots.begin(), sequence.slots.end(), [this](uint32_t slot) {
-        return !records_[slot].indexed;
-      });
-  return static_cast<uint32_t>(first_private - sequence.slots.begin());
+  const std::vector<uint32_t>& slots = Get(seq).slots;
+  const auto is_indexed = [this](uint32_t slot) { return records_[slot].indexed; };
+  return static_cast<uint32_t>(std::ranges::find(slots, false, is_indexed) - slots.begin());
 }
 
 absl::StatusOr<SequenceId> KvStore::Impl::Fork(SequenceId seq) {

@@ -78,8 +78,8 @@ struct PreparedRequest {
   bool return_token_ids = false;
   bool cache_prompt = true;
   std::string cache_salt;
-  uint64_t fast_bytes = 0;         // cap on its pages in the fast tier; 0 = none
-  float fast_fraction = 0;         // the same as a share of that tier; 0 = none
+  uint64_t fast_bytes = 0;  // cap on its pages in the fast tier; 0 = none
+  float fast_fraction = 0;  // the same as a share of that tier; 0 = none
   std::optional<float> buffer_ratio;
   bool uses_disk = true;           // its KV may go to and come from the disk tier
   uint64_t retention_seconds = 0;  // > 0: the KV is kept on disk

@@ -11,13 +11,13 @@
 namespace spindle::serving {
 namespace {
 
-constexpr std::array<std::string_view, 7> kNames = {"fast_tier_budget_bytes",
-                                                    "fast_tier_budget_fraction",
-                                                    "buffer_ratio",
-                                                    "max_tier",
-                                                    "reuse_sparse",
-                                                    "retention_seconds",
-                                                    "session"};
+constexpr std::array<std::string_view, 7> kKvNames = {"fast_tier_budget_bytes",
+                                                      "fast_tier_budget_fraction",
+                                                      "buffer_ratio",
+                                                      "max_tier",
+                                                      "reuse_sparse",
+                                                      "retention_seconds",
+                                                      "session"};
 constexpr std::string_view kFastBytes = "spindle.kv.fast_tier_budget_bytes";
 constexpr std::string_view kFastFraction = "spindle.kv.fast_tier_budget_fraction";
 constexpr std::string_view kRetention = "spindle.kv.retention_seconds";
@@ -105,7 +105,7 @@ MaybeError ReadReuseSparse(JsonValue value, std::string_view path) {
   return reuses ? NotAvailable(path) : MaybeError();
 }
 
-// REQUIRES: one of kNames.
+// REQUIRES: one of kKvNames.
 MaybeError ReadMember(std::string_view name,
                       JsonValue value,
                       std::string_view path,
@@ -167,7 +167,7 @@ MaybeError ReadKv(JsonValue value, const FieldContext& context) {
   for (auto member = value.begin(); member != value.end(); ++member) {
     const std::string name = member.name();
     const std::string path = "spindle.kv." + name;
-    if (std::find(kNames.begin(), kNames.end(), name) == kNames.end()) {
+    if (std::find(kKvNames.begin(), kKvNames.end(), name) == kKvNames.end()) {
       return UnknownMember(path);
     }
     if (member.value().Is(JsonType::kNull)) {

@@ -80,7 +80,7 @@ MaybeError CheckNumbers(const ServingOptions& options, const PreparedRequest& re
 }
 
 MaybeError CheckStops(const ServingOptions& options, const PreparedRequest& request) {
-  constexpr size_t kMaxStopBytes = 1024;
+  constexpr size_t kMaxBytes = 1024;
   if (request.stop.size() > options.max_stop_strings) {
     return InvalidRequest(
         "invalid_value",
@@ -88,11 +88,11 @@ MaybeError CheckStops(const ServingOptions& options, const PreparedRequest& requ
         fmt::format("'stop' may hold at most {} strings.", options.max_stop_strings));
   }
   for (const std::string& text : request.stop) {
-    if (text.empty() || text.size() > kMaxStopBytes) {
+    if (text.empty() || text.size() > kMaxBytes) {
       return InvalidRequest(
           "invalid_value",
           "stop",
-          fmt::format("A stop string in 'stop' must have 1 to {} bytes.", kMaxStopBytes));
+          fmt::format("A stop string in 'stop' must have 1 to {} bytes.", kMaxBytes));
     }
   }
   return std::nullopt;

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstring>
 #include <span>
-#include <thread>
 
 #include "base/clock.h"
 #include "base/status_macros.h"
@@ -15,20 +14,6 @@ namespace {
 
 // Kernels cut rows into blocks of at least so many.
 constexpr uint32_t kMinUnitRows = 16;
-// Shorter waits for the link are spun: a sleep would be late by more than that.
-constexpr Duration kSpin = std::chrono::microseconds(100);
-
-// How long it waited.
-Duration WaitUntil(TimePoint time) {
-  const TimePoint begin = SteadyClock().Now();
-  TimePoint now = begin;
-  for (; now < time; now = SteadyClock().Now()) {
-    if (time - now > kSpin) {
-      std::this_thread::sleep_for(time - now - kSpin / 2);
-    }
-  }
-  return now - begin;
-}
 
 }  // namespace
 
@@ -195,7 +180,7 @@ class MirrorAttention::HeadTask {
     kv::CopyPages(worker_.copies, page_bytes);
     worker_.counters.bytes_copied += bytes;
     if (of_.link_ != nullptr) {
-      worker_.counters.stall_ns += static_cast<uint64_t>(WaitUntil(ready).count());
+      worker_.counters.stall_ns += static_cast<uint64_t>(of_.link_->Await(ready).count());
     }
   }
 

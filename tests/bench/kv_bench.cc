@@ -213,7 +213,12 @@ void DecodeStep(benchmark::State& state) {
     for (uint16_t layer = 0; layer < 30; ++layer) {
       for (uint16_t head = 0; head < 3; ++head) {
         const GroupRef group{set, LayerIdx(layer), KvHeadIdx(head)};
-        tier->Plan(0, 0, group, selections[(step + layer + 7U * head) % kSelections], kv::Caching::kLru, &plan);
+        tier->Plan(0,
+                   0,
+                   group,
+                   selections[(step + layer + 7U * head) % kSelections],
+                   kv::Caching::kLru,
+                   &plan);
         tier->Commit(group, plan);
       }
     }

@@ -10,6 +10,8 @@ namespace {
 constexpr float kMinRate = 0.001F;
 constexpr float kMaxRate = 10000;
 constexpr uint32_t kMaxLatencyUs = 1'000'000;
+// Shorter waits are spun: a sleeping thread wakes later than that.
+constexpr Duration kSpin = std::chrono::microseconds(100);
 
 }  // namespace
 
@@ -33,6 +35,18 @@ TimePoint EmulatedLink::Send(TimePoint now, uint64_t bytes) {
   free_at_ = std::max(free_at_, now) + transfer;
   busy_ += transfer;
   return free_at_ + std::chrono::microseconds(options_.latency_us);
+}
+
+Duration EmulatedLink::Await(TimePoint time) {
+  const TimePoint begin = SteadyClock().Now();
+  TimePoint now = begin;
+  for (; now < time; now = SteadyClock().Now()) {
+    if (time - now > kSpin) {
+      const MutexLock lock(mutex_);
+      never_.WaitUntil(mutex_, time - kSpin / 2);
+    }
+  }
+  return now - begin;
 }
 
 Duration EmulatedLink::busy() const {

@@ -29,12 +29,16 @@ class EmulatedLink {
   // A transfer of `bytes` is asked for at `now`; returns when it would be complete.
   [[nodiscard]] TimePoint Send(TimePoint now, uint64_t bytes);
 
+  // Returns at `time` of the steady clock, and how long it waited.
+  Duration Await(TimePoint time);
+
   // Time that the link has been busy, from the first transfer on.
   [[nodiscard]] Duration busy() const;
 
  private:
   const LinkOptions options_;
   mutable Mutex mutex_;
+  CondVar never_;  // a wait that only time ends
   TimePoint free_at_ SPINDLE_GUARDED_BY(mutex_){};
   Duration busy_ SPINDLE_GUARDED_BY(mutex_){};
 };

@@ -12,6 +12,7 @@
 #include "serving/api_error.h"
 #include "serving/completion_service.h"
 #include "serving/generation.h"
+#include "serving/session_report.h"
 
 namespace spindle::server {
 
@@ -24,14 +25,7 @@ enum class Tool : uint8_t {
   kCountInputTokens
 };
 
-// What can be asked about sessions.
-struct SessionCall {
-  enum class Action : uint8_t { kList, kGet, kRestore, kPin, kUnpin, kDelete };
-
-  Action action = Action::kList;
-  std::optional<std::string> tenant;  // nothing: of all (kList only)
-  std::string id;                     // unless kList
-};
+using serving::SessionCall;
 
 class Backend {
  public:

@@ -198,9 +198,8 @@ void Connection::ServeLargeBody() {
         }
       });
     } else {
-      auto response =
-          std::make_shared<Response>(
-              HandleSimple(context, work->route, work->head, work->grant, work->body));
+      auto response = std::make_shared<Response>(
+          HandleSimple(context, work->route, work->head, work->grant, work->body));
       boost::asio::post(executor, [weak, serial, response] {
         const auto self = weak.lock();
         if (self != nullptr && self->StillServing(serial)) {

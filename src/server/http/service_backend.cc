@@ -7,7 +7,6 @@
 #include "server/http/http_server.h"
 #include "server/http/json_writer.h"
 #include "server/http/response.h"
-#include "server/http/session_report.h"
 #include "serving/completion_service.h"
 #include "serving/kv_report.h"
 
@@ -101,7 +100,7 @@ class ServiceBackend final : public Backend {
 
   serving::Result<std::string> Sessions(const SessionCall& call) override {
     engine::Engine* engine = service_.engine();
-    return engine == nullptr ? NoEngine() : RunSessionCall(*engine, call);
+    return engine == nullptr ? NoEngine() : serving::RunSessionCall(*engine, call);
   }
 
   bool CancelRequest(const std::string& id) override {

@@ -254,8 +254,7 @@ TEST(CompletionServiceTest, RetentionNeedsPermission) {
   service.caller.retention = false;
   for (const char* field : {"retention_seconds\":5", "session\":\"a\""}) {
     const auto result = service.Prepare(
-        Endpoint::kCompletions,
-        R"({"prompt":"a","spindle":{"kv":{")" + std::string(field) + "}}}");
+        Endpoint::kCompletions, R"({"prompt":"a","spindle":{"kv":{")" + std::string(field) + "}}}");
     ASSERT_FALSE(result.ok());
     EXPECT_EQ(result.error().http_status, 403);
     EXPECT_EQ(result.error().code, "insufficient_permissions");

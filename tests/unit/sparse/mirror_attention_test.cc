@@ -84,7 +84,7 @@ std::vector<float> RunAll(AttentionRig& rig, const Workload& workload) {
   return results;
 }
 
-bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
+bool EqualBits(const std::vector<float>& a, const std::vector<float>& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
 
@@ -124,7 +124,7 @@ TEST_P(MirrorAttentionTest, DenseRowsThroughAnyNumberOfFrames) {
   for (const uint32_t frames : {0U, 64U, all}) {
     SCOPED_TRACE(frames);
     AttentionRig rig(Mirror(frames));
-    EXPECT_TRUE(SameBits(RunAll(rig, workload), expected));
+    EXPECT_TRUE(EqualBits(RunAll(rig, workload), expected));
     const MirrorCounters counters = rig.runtime().Counters();
     EXPECT_GT(counters.page_misses, 1000U);
     EXPECT_EQ(counters.page_refaults, 0U);  // dense never pushes its own pages out
@@ -145,7 +145,7 @@ TEST_P(MirrorAttentionTest, ChoicesByHeadAndStep) {
     for (const uint32_t frames : {0U, 16U}) {
       SCOPED_TRACE(frames);
       AttentionRig rig(Mirror(frames));
-      EXPECT_TRUE(SameBits(RunAll(rig, workload), expected));
+      EXPECT_TRUE(EqualBits(RunAll(rig, workload), expected));
       EXPECT_EQ(rig.runtime().Counters().page_hits > 0, frames > 0);
       const absl::Status intact = rig.tier().CheckIntegrity();
       EXPECT_TRUE(intact.ok()) << intact;
@@ -161,7 +161,7 @@ TEST_P(MirrorAttentionTest, WindowsReadOnlyWhatTheySee) {
   const std::vector<float> expected = RunAll(in_place, workload);
   options.mirror = true;
   AttentionRig rig(options);
-  EXPECT_TRUE(SameBits(RunAll(rig, workload), expected));
+  EXPECT_TRUE(EqualBits(RunAll(rig, workload), expected));
   AttentionRig full(Mirror(0));
   RunAll(full, workload);
   EXPECT_LT(rig.runtime().Counters().page_misses, full.runtime().Counters().page_misses * 2 / 3);
@@ -188,7 +188,7 @@ TEST_P(MirrorAttentionTest, RecomputedRowsMakeTheSameChoices) {
     const RigRows rows{again, 1, 1088, kEnd - 1088, &algorithm, kPrompt};
     const std::vector<float> all = rig.Step({&rows, 1});
     const std::vector<float> tail(all.end() - static_cast<ptrdiff_t>(expected.size()), all.end());
-    EXPECT_TRUE(SameBits(tail, expected));
+    EXPECT_TRUE(EqualBits(tail, expected));
   }
 }
 
@@ -207,7 +207,7 @@ TEST(MirrorAttentionLinkTest, ASlowLinkCostsTimeAndChangesNothing) {
   options.mirror = true;
   options.link = &link;
   AttentionRig rig(options);
-  EXPECT_TRUE(SameBits(RunAll(rig, workload), expected));
+  EXPECT_TRUE(EqualBits(RunAll(rig, workload), expected));
   const MirrorCounters counters = rig.runtime().Counters();
   EXPECT_GT(counters.stall_ns, 0U);
   // A nanosecond per byte of pages; refreshed rows are not sent.
