@@ -46,7 +46,9 @@ void PlanKv(const LoadOptions& options,
   if (const uint64_t fast_bytes = ResolveFastBytes(options, model, total_memory_bytes);
       fast_bytes != 0) {
     plan->Add("fast tier", fast_bytes, "--kv-fast-bytes");
-    plan->Add("tables of the fast tier", FastMetadataBytes(options, model, fast_bytes));
+    plan->Add("tables of the fast tier",
+              FastMetadataBytes(options, model, fast_bytes),
+              "--kv-fast-bytes");
   }
   if (options.kv.disk_path.empty()) {
     return;

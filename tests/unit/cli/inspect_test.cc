@@ -55,7 +55,8 @@ TEST(Inspect, ThePlanIsTheSumOfItsParts) {
   bool has_kv = false;
   for (const Json& part : plan["parts"]) {
     sum += part["bytes"].get<uint64_t>();
-    if (part["option"] == "--kv-host-bytes") {
+    if (part["name"] == "KV in host memory") {
+      EXPECT_EQ(part["option"], "--kv-host-bytes");
       EXPECT_EQ(part["bytes"], uint64_t{64} << 20);
       has_kv = true;
     }

@@ -329,7 +329,8 @@ TEST_P(AttentionRuntimeTest, PositionsBeyondTheRopeTableAreRefused) {
   args.spec = &spec;
   const absl::Status status = rig.runtime().Attend(args);
   EXPECT_EQ(status.code(), absl::StatusCode::kOutOfRange);
-  EXPECT_NE(std::string(status.message()).find("1280"), std::string::npos);
+  EXPECT_NE(std::string(status.message()).find(std::to_string(AttentionRig::kMaxPositions)),
+            std::string::npos);
 }
 
 TEST_P(AttentionRuntimeTest, SpecThatDoesNotFitTheStoreIsRefused) {
