@@ -121,8 +121,8 @@ class EngineSessionTest : public ::testing::Test {
     return turn;
   }
 
-  static Retention Named(const std::string& id, uint64_t seconds = 3600) {
-    return {{"tenant", id}, seconds};
+  static Retention Named(const std::string& id, uint64_t ttl_seconds = 3600) {
+    return {{"tenant", id}, ttl_seconds};
   }
 
   static SessionName Name(const std::string& id) { return {"tenant", id}; }
