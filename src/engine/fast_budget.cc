@@ -35,6 +35,12 @@ uint32_t FastBudget::NumPages(const Choice& choice) const {
   return static_cast<uint32_t>((tokens + geometry_.page_tokens() - 1) / geometry_.page_tokens());
 }
 
+double FastBudget::MandatoryPages(const Choice& choice) {
+  const SparseDecode& decode = choice.request->spec.decode;
+  const double measured = choice.fast.mandatory_pages;
+  return measured > 0 || decode.algorithm == nullptr ? measured : decode.mandatory_pages;
+}
+
 kv::BudgetBounds FastBudget::BoundsOf(const Choice& choice) const {
   const EngineRequest& spec = choice.request->spec;
   const uint32_t max_frames = std::min(
@@ -48,7 +54,7 @@ kv::BudgetBounds FastBudget::BoundsOf(const Choice& choice) const {
     const uint32_t all = std::min(RoundUpToRun(NumPages(choice)), max_frames);
     return {.floor = 0, .target = all, .ceiling = all};
   }
-  return kv::BoundsOf({.mandatory_pages = choice.fast.mandatory_pages,
+  return kv::BoundsOf({.mandatory_pages = MandatoryPages(choice),
                        .fixed_pages = 0,
                        .buffer_ratio = *spec.buffer_ratio,
                        .total_pages = NumPages(choice),
@@ -72,7 +78,8 @@ kv::BudgetRequest FastBudget::RequestOf(const Choice& choice) const {
 }
 
 bool FastBudget::Fits(const Choice& choice, std::span<Choice* const> running) const {
-  if (tier_ == nullptr) {
+  // Alone it runs whatever its floor, since pages beyond its frames are streamed.
+  if (tier_ == nullptr || running.empty()) {
     return true;
   }
   uint64_t frames = BoundsOf(choice).floor;
@@ -88,8 +95,7 @@ absl::Status FastBudget::Open(Choice& choice) {
   }
   choice.fast = {};
   choice.fast.covered_pages = NumPages(choice) + kCoverPages;
-  const SparseDecode& decode = choice.request->spec.decode;
-  choice.fast.mandatory_pages = decode.algorithm == nullptr ? 0 : decode.mandatory_pages;
+  choice.fast.mandatory_pages = MandatoryPages(choice);
   SPINDLE_ASSIGN_OR_RETURN(choice.fast.set,
                            tier_->Open(choice.request->group, choice.fast.covered_pages));
   const uint64_t free = tier_->num_free_frames() / num_groups_ / kv::kRunFrames * kv::kRunFrames;

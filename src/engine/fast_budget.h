@@ -31,7 +31,7 @@ class FastBudget {
              const kv::KvGeometry& geometry,
              const FastMetrics& metrics);
 
-  // The floors of `running` and of `choice` fit together.
+  // The floors of `running` and of `choice`, which waits, fit together.
   [[nodiscard]] bool Fits(const Choice& choice, std::span<Choice* const> running) const;
 
   // The choice begins to run, with what is free up to its target. ERRORS: kResourceExhausted
@@ -61,6 +61,8 @@ class FastBudget {
   void Pause(Choice& choice);
   void Resume(Choice& choice);
   [[nodiscard]] uint32_t NumPages(const Choice& choice) const;
+  // Per group and step: as measured, or as the algorithm declares before that.
+  [[nodiscard]] static double MandatoryPages(const Choice& choice);
   [[nodiscard]] kv::BudgetBounds BoundsOf(const Choice& choice) const;
   [[nodiscard]] kv::BudgetRequest RequestOf(const Choice& choice) const;
   void Measure(Choice& choice) const;

@@ -110,6 +110,12 @@ TEST_F(FastBudgetTest, FloorsDecideWhoMayStart) {
   EXPECT_TRUE(budget_->Fits(first, {}));
   Start(4000, 12);
   EXPECT_FALSE(budget_->Fits(first, running_));  // 3 floors of 24 in 64
+  // The same for one that has never run and has nothing but its algorithm's word.
+  Choice& waiting = Start(4000, 12);
+  Stop(waiting);
+  EXPECT_EQ(waiting.fast.mandatory_pages, 0);
+  EXPECT_FALSE(budget_->Fits(waiting, running_));
+  EXPECT_TRUE(budget_->Fits(waiting, std::span(running_).first(1)));
   Steps(200);
   for (const Choice* choice : running_) {
     EXPECT_GE(choice->fast.frames_per_group, 24U);
