@@ -8,10 +8,12 @@
 #include "kernels/api/attention.h"
 #include "kernels/api/exec.h"
 #include "kernels/api/gemm.h"
+#include "kernels/api/index.h"
 #include "kernels/api/logits.h"
 #include "kernels/api/lru.h"
 #include "kernels/api/rope_append.h"
 #include "kernels/api/rows.h"
+#include "kernels/api/select.h"
 
 // A macro because the same declarations are needed once per instruction set.
 #define SPINDLE_DECLARE_WEIGHT_AND_ROW_KERNELS(isa)                                     \
@@ -59,6 +61,14 @@
   VictimResult SelectVictims(const VictimArgs& args, uint32_t* out); \
   }
 
+#define SPINDLE_DECLARE_SPARSE_KERNELS(isa)             \
+  namespace spindle::kernels::isa {                     \
+  int KeyBounds(const KeyBoundsArgs& args);             \
+  int ScorePartitions(const ScorePartitionsArgs& args); \
+  void ReduceScores(const ReduceScoresArgs& args);      \
+  uint32_t SelectBest(const SelectBestArgs& args);      \
+  }
+
 SPINDLE_DECLARE_WEIGHT_AND_ROW_KERNELS(reference)
 SPINDLE_DECLARE_WEIGHT_AND_ROW_KERNELS(baseline)
 SPINDLE_DECLARE_WEIGHT_AND_ROW_KERNELS(avx2)
@@ -79,3 +89,8 @@ SPINDLE_DECLARE_LRU_KERNELS(baseline)
 SPINDLE_DECLARE_LRU_KERNELS(avx2)
 SPINDLE_DECLARE_LRU_KERNELS(avx512)
 SPINDLE_DECLARE_LRU_KERNELS(amx)
+SPINDLE_DECLARE_SPARSE_KERNELS(reference)
+SPINDLE_DECLARE_SPARSE_KERNELS(baseline)
+SPINDLE_DECLARE_SPARSE_KERNELS(avx2)
+SPINDLE_DECLARE_SPARSE_KERNELS(avx512)
+SPINDLE_DECLARE_SPARSE_KERNELS(amx)

@@ -10,10 +10,12 @@
 #include "kernels/api/attention.h"
 #include "kernels/api/exec.h"
 #include "kernels/api/gemm.h"
+#include "kernels/api/index.h"
 #include "kernels/api/logits.h"
 #include "kernels/api/lru.h"
 #include "kernels/api/rope_append.h"
 #include "kernels/api/rows.h"
+#include "kernels/api/select.h"
 
 namespace spindle::kernels {
 
@@ -74,6 +76,13 @@ struct KernelTable {
       const float* logits, uint32_t n, uint32_t k, ScoredToken* out, ScoredToken* scratch);
   // Writes all entries with logit ≥ threshold, ids ascending; returns how many.
   uint32_t (*collect_at_least)(const float* logits, uint32_t n, float threshold, ScoredToken* out);
+
+  // Sparse attention: what is remembered of keys, and which partitions a query wants. SelectBest
+  // returns how many it chose: min(k, scores that are numbers).
+  int (*key_bounds)(const KeyBoundsArgs& args);
+  int (*score_partitions)(const ScorePartitionsArgs& args);
+  void (*reduce_scores)(const ReduceScoresArgs& args);
+  uint32_t (*select_best)(const SelectBestArgs& args);
 
   // Cache of the fast tier. REQUIRES: `out` has room for args.num_wanted slots. Equal in all
   // tables.

@@ -15,6 +15,9 @@
 #define SPINDLE_LOGITS_KERNELS(isa) \
   .summarize = isa::Summarize, .top_k = isa::TopK, .collect_at_least = isa::CollectAtLeast
 #define SPINDLE_LRU_KERNELS(isa) .select_victims = isa::SelectVictims
+#define SPINDLE_SPARSE_KERNELS(isa)                                       \
+  .key_bounds = isa::KeyBounds, .score_partitions = isa::ScorePartitions, \
+  .reduce_scores = isa::ReduceScores, .select_best = isa::SelectBest
 
 namespace spindle::kernels {
 
@@ -25,6 +28,7 @@ namespace spindle::kernels {
                                         SPINDLE_WEIGHT_AND_ROW_KERNELS(set), \
                                         SPINDLE_ATTENTION_KERNELS(set),      \
                                         SPINDLE_LOGITS_KERNELS(set),         \
+                                        SPINDLE_SPARSE_KERNELS(set),         \
                                         SPINDLE_LRU_KERNELS(set)};           \
   return &table
 

@@ -3,7 +3,7 @@
 //
 //   F32x16, I32x16   Zero Splat Load Store Add Sub Mul Div Max Min MulAdd(a·b+c) SplatInt AddInt
 //   TimesHighUnit StoreInt conversions      ToFloat, ToNearestInt (ties to even),
-//   LoadHalf/LoadU8/LoadS8 (16 packed elements to float),
+//   LoadHalf/LoadBf16/LoadU8/LoadS8 (16 packed elements to float),
 //                    StoreBf16 (nearest even, NaN kept), StoreS8 (saturating)
 //   ScaleByPowerOfTwo(v, t)   v · 2^n where t = n + 1.5 · 2^23
 //   SumInt, MaxMagnitudeBits  over all lanes; the latter as bit pattern, so that NaN is the largest

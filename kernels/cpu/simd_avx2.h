@@ -106,6 +106,13 @@ SPINDLE_INLINE F32x16 LoadHalf(const uint8_t* from) {
            _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from + 16)))}};
 }
 
+SPINDLE_INLINE F32x16 LoadBf16(const uint8_t* from) {
+  const __m128i low = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+  const __m128i high = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + 16));
+  return {{_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(low), 16)),
+           _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(high), 16))}};
+}
+
 SPINDLE_INLINE F32x16 LoadU8(const uint8_t* from) {
   const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
   return {{_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(bytes)),

@@ -90,6 +90,11 @@ SPINDLE_INLINE F32x16 LoadHalf(const uint8_t* from) {
   return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
 }
 
+SPINDLE_INLINE F32x16 LoadBf16(const uint8_t* from) {
+  const __m256i halves = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
+}
+
 SPINDLE_INLINE F32x16 LoadU8(const uint8_t* from) {
   return _mm512_cvtepi32_ps(
       _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));

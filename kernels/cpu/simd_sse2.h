@@ -116,6 +116,16 @@ SPINDLE_INLINE F32x16 LoadHalf(const uint8_t* from) {
   return Load(values);
 }
 
+SPINDLE_INLINE F32x16 LoadBf16(const uint8_t* from) {
+  const __m128i zero = _mm_setzero_si128();
+  const __m128i low = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+  const __m128i high = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + 16));
+  return {{_mm_castsi128_ps(_mm_unpacklo_epi16(zero, low)),
+           _mm_castsi128_ps(_mm_unpackhi_epi16(zero, low)),
+           _mm_castsi128_ps(_mm_unpacklo_epi16(zero, high)),
+           _mm_castsi128_ps(_mm_unpackhi_epi16(zero, high))}};
+}
+
 SPINDLE_INLINE F32x16 LoadU8(const uint8_t* from) {
   float values[16];
   for (int i = 0; i < 16; ++i) {

@@ -63,7 +63,10 @@ absl::StatusOr<engine::SparseDecode> MakeSyntheticDecode(
                       .Finish();
   auto algorithm = std::make_shared<const sparse::ReplayAlgorithm>(std::move(schedule));
   decode.mandatory_pages = algorithm->max_pages();
-  decode.algorithm = std::move(algorithm);
+  // The schedule alone decides: no sink, no window, no length from which on it begins.
+  decode.policy = std::make_shared<const sparse::SparsePolicy>(
+      std::move(algorithm),
+      sparse::SparseSettings{.sink_tokens = 0, .recent_tokens = 0, .min_context = 0});
   return decode;
 }
 

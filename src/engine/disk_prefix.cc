@@ -146,7 +146,7 @@ void DiskPrefix::OfferPrompt(const Choice& choice) {
 void DiskPrefix::OfferAll(const Choice& choice) {
   // What was decoded over chosen pages is of use to nobody else.
   const auto in_prompt = static_cast<uint32_t>(choice.request->prompt_size() / kStripeTokens);
-  const bool is_dense = choice.request->spec.decode.algorithm == nullptr;
+  const bool is_dense = choice.request->spec.decode->policy == nullptr;
   Offer(choice,
         is_dense ? choice.num_sealed : std::min(choice.num_sealed, in_prompt),
         /*count_use=*/false);
@@ -175,7 +175,7 @@ void DiskPrefix::Keep(Choice& choice, uint32_t num_kept) {
     return;
   }
   // Rows that were computed over chosen pages are not what a dense request expects.
-  if (request.spec.decode.algorithm != nullptr) {
+  if (request.spec.decode->policy != nullptr) {
     num_kept = std::min(num_kept, request.prompt_size());
   }
   const uint32_t num_stripes =
@@ -207,7 +207,7 @@ void DiskPrefix::Spill(Choice& choice) {
   const Request& request = *choice.request;
   // What was decoded over chosen pages must be decoded so again.
   if (tier_ == nullptr || !request.spec.uses_disk || !request.reads_cache ||
-      request.spec.decode.algorithm != nullptr) {
+      request.spec.decode->policy != nullptr) {
     return;
   }
   const uint32_t num_stripes = NumPublished(choice);

@@ -37,22 +37,22 @@ struct Retention {
 };
 
 struct EngineRequest {
-  std::string id;                 // unique among active requests
-  std::vector<TokenId> prompt;    // ≥ 1 token, ids checked by serving
-  SamplingParams sampling;        // ranges checked by serving
-  int32_t priority = 0;           // [-100, 100], lower runs first
-  Digest prefix_root{};           // root key: model, tenant, salt (see base/prefix_key.h)
-  bool cache_prompt = true;       // false: neither read from nor added to the prefix cache
-  bool max_tokens_given = false;  // sampling.max_tokens is the client's number, not a default:
-                                  // then the request must fit the KV with all of it
-  bool may_stop_early = true;     // the consumer may call StopChoice (stop strings): generated
-                                  // stripes enter the prefix cache only once their tokens were
-                                  // taken from the stream. False: as soon as they are full
-  bool report_progress = false;   // kPrefill events
-  std::string fairness_key;       // for listings
-  SparseDecode decode;            // without an algorithm: the engine's
-  bool uses_disk = true;          // its stripes may go to and come from the disk tier
-  float fast_fraction = 0;        // fast_bytes as a share of the fast tier; 0 = none
+  std::string id;                      // unique among active requests
+  std::vector<TokenId> prompt;         // ≥ 1 token, ids checked by serving
+  SamplingParams sampling;             // ranges checked by serving
+  int32_t priority = 0;                // [-100, 100], lower runs first
+  Digest prefix_root{};                // root key: model, tenant, salt (see base/prefix_key.h)
+  bool cache_prompt = true;            // false: neither read from nor added to the prefix cache
+  bool max_tokens_given = false;       // sampling.max_tokens is the client's number, not a default:
+                                       // then the request must fit the KV with all of it
+  bool may_stop_early = true;          // the consumer may call StopChoice (stop strings): generated
+                                       // stripes enter the prefix cache only once their tokens were
+                                       // taken from the stream. False: as soon as they are full
+  bool report_progress = false;        // kPrefill events
+  std::string fairness_key;            // for listings
+  std::optional<SparseDecode> decode;  // nullopt: the engine's
+  bool uses_disk = true;               // its stripes may go to and come from the disk tier
+  float fast_fraction = 0;             // fast_bytes as a share of the fast tier; 0 = none
   uint64_t fast_bytes = 0;  // cap on its pages in the fast tier, all choices together; 0 = none
   // Wanted pages kept from earlier steps, per mandatory page; nullopt: the engine's.
   std::optional<float> buffer_ratio;

@@ -36,9 +36,9 @@ uint32_t FastBudget::NumPages(const Choice& choice) const {
 }
 
 double FastBudget::MandatoryPages(const Choice& choice) {
-  const SparseDecode& decode = choice.request->spec.decode;
+  const SparseDecode& decode = *choice.request->spec.decode;
   const double measured = choice.fast.mandatory_pages;
-  return measured > 0 || decode.algorithm == nullptr ? measured : decode.mandatory_pages;
+  return measured > 0 || decode.policy == nullptr ? measured : decode.mandatory_pages;
 }
 
 kv::BudgetBounds FastBudget::BoundsOf(const Choice& choice) const {
@@ -50,7 +50,7 @@ kv::BudgetBounds FastBudget::BoundsOf(const Choice& choice) const {
                                                 0,
                                                 geometry_.page_bytes(),
                                                 num_groups_ * choice.request->num_choices()));
-  if (spec.decode.algorithm == nullptr) {
+  if (spec.decode->policy == nullptr) {
     const uint32_t all = std::min(RoundUpToRun(NumPages(choice)), max_frames);
     return {.floor = 0, .target = all, .ceiling = all};
   }
@@ -66,7 +66,7 @@ kv::BudgetRequest FastBudget::RequestOf(const Choice& choice) const {
   request.bounds = BoundsOf(choice);
   request.num_groups = num_groups_;
   request.current = choice.fast.frames_per_group;
-  if (choice.request->spec.decode.algorithm == nullptr) {
+  if (choice.request->spec.decode->policy == nullptr) {
     // Each frame holds one page that would be copied in every step.
     request.gain = 1;
     request.loss = 1;
@@ -171,7 +171,7 @@ void FastBudget::Resume(Choice& choice) {
 
 void FastBudget::Measure(Choice& choice) const {
   FastUse& use = choice.fast;
-  if (choice.request->spec.decode.algorithm == nullptr || choice.fast.is_paused) {
+  if (choice.request->spec.decode->policy == nullptr || choice.fast.is_paused) {
     return;
   }
   const kv::CacheSetStats stats = tier_->Stats(use.set);

@@ -13,7 +13,7 @@ namespace {
 
 // Of stripes with generated tokens: choices depend on where decoding began.
 MethodDigest MethodOf(const EngineRequest& spec) {
-  return Sha256().Bytes(spec.decode.method).Number(spec.prompt.size()).Finish();
+  return Sha256().Bytes(spec.decode->method).Number(spec.prompt.size()).Finish();
 }
 
 }  // namespace
@@ -44,9 +44,7 @@ FrontDesk::FastLimits FrontDesk::LimitsOf(const kv::FastTier* fast,
 }
 
 void FrontDesk::ResolveDefaults(EngineRequest* spec) const {
-  if (spec->decode.algorithm == nullptr) {
-    spec->decode = options_.decode;
-  }
+  spec->decode = spec->decode.value_or(options_.decode);
   spec->buffer_ratio = spec->buffer_ratio.value_or(options_.buffer_ratio);
   if (spec->fast_fraction > 0) {
     // At least a byte, so that a share too small is refused and not taken for no cap.
@@ -98,7 +96,7 @@ std::optional<SubmitRefusal> FrontDesk::CheckFastBytes(const EngineRequest& spec
     return SubmitRefusal{Kind::kFastBudgetTooLarge, spec.fast_bytes, fast_.capacity_bytes};
   }
   const uint64_t least = fast_.min_bytes * spec.sampling.num_choices;
-  if (spec.decode.algorithm != nullptr && spec.fast_bytes < least) {
+  if (spec.decode->policy != nullptr && spec.fast_bytes < least) {
     return SubmitRefusal{Kind::kFastBudgetTooSmall, least, fast_.capacity_bytes};
   }
   return std::nullopt;
@@ -145,7 +143,7 @@ std::unique_ptr<Request> FrontDesk::MakeRequest(EngineRequest spec) {
   if (request->seals) {
     request->prompt_keys = StripeKeys(request->key_root, spec.prompt);
   }
-  if (spec.decode.algorithm != nullptr) {
+  if (spec.decode->policy != nullptr) {
     request->decode_method = MethodOf(spec);
   }
   request->choices.resize(num_choices);

@@ -289,11 +289,11 @@ void RequestLifecycle::ExtendKeys(Choice& choice, uint32_t num_stripes) {
     const Digest& previous = choice.keys.empty() ? choice.request->key_root : choice.keys.back();
     const auto tokens = std::span<const TokenId>(choice.history)
                             .subspan(choice.keys.size() * kStripeTokens, kStripeTokens);
-    const SparseDecode& decode = choice.request->spec.decode;
+    const SparseDecode& decode = *choice.request->spec.decode;
     const bool is_prompt =
         (choice.keys.size() + 1) * kStripeTokens <= choice.request->prompt_size();
     const MethodDigest& method =
-        decode.algorithm == nullptr || is_prompt ? kDenseMethod : choice.request->decode_method;
+        decode.policy == nullptr || is_prompt ? kDenseMethod : choice.request->decode_method;
     choice.keys.push_back(NextStripeKey(previous, method, tokens));
   }
 }

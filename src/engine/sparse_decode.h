@@ -5,12 +5,12 @@
 #include <memory>
 
 #include "base/prefix_key.h"
-#include "sparse/sparse_algorithm.h"
+#include "sparse/sparse_policy.h"
 
 namespace spindle::engine {
 
 struct SparseDecode {
-  std::shared_ptr<const sparse::SparseAlgorithm> algorithm;  // null: densely
+  std::shared_ptr<const sparse::SparsePolicy> policy;  // null: densely
   double mandatory_pages = 0;  // it is expected to choose per step, layer and KV head
   MethodDigest method{};       // of prefix keys: whatever decides its choices
 };

@@ -16,7 +16,7 @@ void StepBatch::Add(Choice& choice, uint32_t num_rows, uint32_t first_prompt_log
                         .row_begin = row_begin,
                         .num_rows = num_rows,
                         .first_position = position_begin,
-                        .algorithm = choice.request->spec.decode.algorithm.get(),
+                        .policy = choice.request->spec.decode->policy.get(),
                         .decode_begin = choice.request->prompt_size(),
                         .cache_set = choice.fast.set});
   // The row of prompt position p scores token p + 1, so the prompt's last row scores none.

@@ -39,6 +39,7 @@ class KvStore::Impl {
         prefix_cache_(options.prefix_cache),
         arena_(std::move(arena)),
         records_(num_stripes),
+        generations_(num_stripes, 0),
         index_(records_),
         order_(records_) {
     returned_.reserve(num_stripes);
@@ -46,6 +47,8 @@ class KvStore::Impl {
   }
 
   [[nodiscard]] const KvGeometry& geometry() const { return geometry_; }
+
+  [[nodiscard]] std::span<const uint32_t> generations() const { return generations_; }
 
   [[nodiscard]] uint32_t MatchPrefix(std::span<const Digest> keys) const;
   SequenceId Open(std::span<const Digest> keys, uint32_t num_shared, PrefixUse use);
@@ -100,6 +103,7 @@ class KvStore::Impl {
   const bool prefix_cache_;
   SlabArena arena_;
   std::vector<StripeRecord> records_;
+  std::vector<uint32_t> generations_;  // [num_stripes]
   PrefixIndex index_;
   EvictionOrder order_;
   std::vector<uint32_t> returned_;  // free slots that were used before
@@ -193,8 +197,8 @@ absl::Status KvStore::Impl::TakeStripes(Sequence& sequence, uint64_t count) {
                                         " available of " + std::to_string(records_.size()));
   }
   if (count > returned_.size()) {
-    const uint64_t unused = records_.size() - first_unused_;
-    const uint64_t fresh = std::min<uint64_t>(count - returned_.size(), unused);
+    const uint64_t fresh =
+        std::min<uint64_t>(count - returned_.size(), records_.size() - first_unused_);
     SPINDLE_RETURN_IF_ERROR(arena_.Commit((first_unused_ + fresh) * stripe_bytes_));
   }
   for (uint64_t i = 0; i < count; ++i) {
@@ -203,6 +207,7 @@ absl::Status KvStore::Impl::TakeStripes(Sequence& sequence, uint64_t count) {
     record.state = StripeState::kOpen;
     record.num_refs = 1;
     record.num_hits = 0;
+    ++generations_[slot];
     sequence.slots.push_back(slot);
     sequence.stripes.push_back(Address(slot));
   }
@@ -407,8 +412,7 @@ absl::Status KvStore::Impl::CheckSequences(std::vector<uint32_t>* refs) const {
       if (slot >= records_.size() || sequence.stripes[i] != Address(slot)) {
         return Broken("a sequence lists a wrong address");
       }
-      const bool sealed = i < sequence.num_sealed;
-      if ((records_[slot].state == StripeState::kSealed) != sealed) {
+      if ((records_[slot].state == StripeState::kSealed) != (i < sequence.num_sealed)) {
         return Broken("stripe " + std::to_string(slot) + " and its sequence disagree on sealing");
       }
       ++(*refs)[slot];
@@ -421,8 +425,7 @@ absl::Status KvStore::Impl::CheckRecord(uint32_t slot, uint32_t refs) const {
   const StripeRecord& record = records_[slot];
   const std::string name = "stripe " + std::to_string(slot);
   if (record.num_refs != refs) {
-    return Broken(name + " counts " + std::to_string(record.num_refs) + " references, has " +
-                  std::to_string(refs));
+    return Broken(name + " does not count " + std::to_string(refs) + " references");
   }
   if (record.state == StripeState::kOpen && (refs != 1 || record.indexed)) {
     return Broken(name + " is open, but shared or published");
@@ -575,7 +578,7 @@ void KvStore::Close(SequenceId seq) {
 
 SequenceView KvStore::View(SequenceId seq) const {
   const Sequence& sequence = std::as_const(*impl_).Get(seq);
-  return {.stripes = sequence.stripes, .num_tokens = sequence.num_tokens};
+  return {sequence.stripes, sequence.slots, impl_->generations(), sequence.num_tokens};
 }
 
 uint64_t KvStore::AvailableStripes() const {

@@ -29,7 +29,11 @@ namespace spindle::kv {
 // the store.
 struct SequenceView {
   std::span<uint8_t* const> stripes;  // base addresses, position order
-  uint32_t num_tokens;                // committed tokens
+  std::span<const uint32_t> slots;    // of the stripes: each < capacity_stripes
+  // By slot: changes whenever the slot is given to other content, so that what was derived from a
+  // stripe is valid while this stays the same.
+  std::span<const uint32_t> generations;
+  uint32_t num_tokens;  // committed tokens
 };
 
 // A stripe of the prefix cache, for the tier below; valid while its sequence is open.

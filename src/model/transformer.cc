@@ -135,7 +135,7 @@ absl::StatusOr<std::span<const float>> Transformer::Forward(const StepInput& inp
   SPINDLE_RETURN_IF_ERROR(CheckInput(input));
   auto num_rows = static_cast<uint32_t>(input.tokens.size());
   const auto num_logit_rows = static_cast<uint32_t>(input.logit_rows.size());
-  runtime.BeginStep(input.sequences);
+  SPINDLE_RETURN_IF_ERROR(runtime.BeginStep(input.sequences));
   SPINDLE_RETURN_IF_ERROR(Embed(input.tokens));
   for (uint32_t layer = 0; layer < config_.num_layers; ++layer) {
     SPINDLE_RETURN_IF_ERROR(Attend(layer, num_rows, runtime));

@@ -3,13 +3,20 @@
 #include <array>
 
 #include "sparse/dense/dense_algorithm.h"
+#include "sparse/quest/quest_algorithm.h"
 
 namespace spindle::sparse {
 
-const SparseAlgorithm* FindAlgorithm(std::string_view name) {
-  static const DenseAlgorithm dense;
-  static const std::array<const SparseAlgorithm*, 1> algorithms = {&dense};
-  for (const SparseAlgorithm* algorithm : algorithms) {
+std::span<const std::shared_ptr<const SparseAlgorithm>> Algorithms() {
+  static const std::array<std::shared_ptr<const SparseAlgorithm>, 2> algorithms = {
+      std::make_shared<DenseAlgorithm>(),
+      std::make_shared<QuestAlgorithm>(),
+  };
+  return algorithms;
+}
+
+std::shared_ptr<const SparseAlgorithm> FindAlgorithm(std::string_view name) {
+  for (const std::shared_ptr<const SparseAlgorithm>& algorithm : Algorithms()) {
     if (algorithm->name() == name) {
       return algorithm;
     }

@@ -5,9 +5,9 @@
 
 #include "base/status_macros.h"
 #include "platform/memory.h"
-#include "sparse/algorithm_registry.h"
 #include "sparse/attention_scratch.h"
 #include "sparse/in_place_attention.h"
+#include "sparse/step_indexes.h"
 #include "sparse/step_jobs.h"
 
 namespace spindle::sparse {
@@ -23,6 +23,7 @@ struct AttentionRuntime::Impl {
   platform::ComputePool& pool;
   const kernels::KernelTable& kernels;
   StepJobs jobs;
+  StepIndexes indexes;
   std::unique_ptr<MirrorAttention> mirror;  // null in place
   std::unique_ptr<LayerAttention> in_place;
   LayerAttention& attention;
@@ -35,7 +36,8 @@ struct AttentionRuntime::Impl {
       : store(kv_store),
         pool(compute_pool),
         kernels(table),
-        jobs(kv_store, *FindAlgorithm("dense")),
+        jobs(kv_store),
+        indexes(kv_store, compute_pool, table),
         mirror(fast.tier == nullptr
                    ? nullptr
                    : std::make_unique<MirrorAttention>(
@@ -110,13 +112,14 @@ AttentionRuntime::AttentionRuntime(kv::KvStore& store,
 
 AttentionRuntime::~AttentionRuntime() = default;
 
-void AttentionRuntime::BeginStep(std::span<const SequenceRows> rows) {
+absl::Status AttentionRuntime::BeginStep(std::span<const SequenceRows> rows) {
   Impl& impl = *impl_;
   impl.jobs.Clear();
   for (const SequenceRows& sequence : rows) {
     impl.jobs.Add(sequence);
   }
   impl.attention.BeginStep(impl.jobs);
+  return impl.indexes.BeginStep(rows);
 }
 
 absl::Status AttentionRuntime::Attend(const AttendArgs& args) {
@@ -126,12 +129,19 @@ absl::Status AttentionRuntime::Attend(const AttendArgs& args) {
   }
   SPINDLE_RETURN_IF_ERROR(impl.Check(args));
   SPINDLE_RETURN_IF_ERROR(impl.RotateAndAppend(args));
-  return impl.attention.Attend({.layer = args.layer,
-                                .spec = args.spec,
-                                .q = impl.q.As<float>().data(),
-                                .q_stride = size_t{args.spec->num_q_heads} * args.spec->head_dim,
-                                .out = args.out,
-                                .out_stride = args.out_stride});
+  SPINDLE_RETURN_IF_ERROR(impl.indexes.Build(args.layer));
+  SPINDLE_RETURN_IF_ERROR(
+      impl.attention.Attend({.layer = args.layer,
+                             .spec = args.spec,
+                             .q = impl.q.As<float>().data(),
+                             .q_stride = size_t{args.spec->num_q_heads} * args.spec->head_dim,
+                             .out = args.out,
+                             .out_stride = args.out_stride,
+                             .indexes = &impl.indexes}));
+  if (args.layer.value() + 1U == impl.store.geometry().num_layers) {
+    impl.indexes.EndStep();
+  }
+  return absl::OkStatus();
 }
 
 MirrorCounters AttentionRuntime::Counters() const {

@@ -1,7 +1,7 @@
-// The one door through which model layers reach attention: rotation, append to the KV store, and
-// attention over partitions chosen by the sequence's algorithm, read in place or from the fast
-// tier. Engine-thread only. Borrows the store, the fast memory, the pool and the kernels, which
-// must outlive it. Allocates only when a step is larger than every step before it.
+// The one door through which model layers reach attention: rotation, append to the KV store, index,
+// choice of partitions by the sequence's policy, and attention over them, read in place or from the
+// fast tier. Engine-thread only. Borrows the store, the fast memory, the pool and the kernels,
+// which must outlive it. Allocates only when a step is larger than every step before it.
 #pragma once
 
 #include <cstdint>
@@ -51,8 +51,9 @@ class AttentionRuntime {
   AttentionRuntime& operator=(const AttentionRuntime&) = delete;
 
   // Fixes the rows of the coming layers; called once per step, before layer 0. Addresses are taken
-  // from the store here: no non-const call on the store until the step's last layer is done.
-  void BeginStep(std::span<const SequenceRows> rows);
+  // from the store here: no non-const call on the store until the step's last layer is done. Layers
+  // come in ascending order. ERRORS: kResourceExhausted (memory of indexes).
+  [[nodiscard]] absl::Status BeginStep(std::span<const SequenceRows> rows);
 
   // One layer: q/k norm, rotation, append of k and v, causal attention of every row over its
   // sequence. ERRORS: those of kernels.

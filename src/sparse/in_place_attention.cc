@@ -1,8 +1,12 @@
 #include "sparse/in_place_attention.h"
 
+#include <algorithm>
+#include <span>
+
 #include "base/status_macros.h"
 #include "sparse/attention_scratch.h"
 #include "sparse/run_builder.h"
+#include "sparse/tile_choice.h"
 
 namespace spindle::sparse {
 namespace {
@@ -16,73 +20,92 @@ InPlaceAttention::InPlaceAttention(const kv::KvGeometry& geometry,
                                    uint64_t max_tiles,
                                    platform::ComputePool& pool,
                                    const kernels::KernelTable& kernels)
-    : geometry_(geometry), pool_(pool), kernels_(kernels) {
+    : geometry_(geometry),
+      pool_(pool),
+      kernels_(kernels),
+      workers_(pool.num_workers(), Worker(kernels)) {
   // Addresses only, until contexts are really that long; batches that share stripes may need more.
-  runs_.reserve(max_tiles * (kStripeTokens / geometry.page_tokens()));
+  dense_runs_.reserve(max_tiles * (kStripeTokens / geometry.page_tokens()));
 }
 
 void InPlaceAttention::BeginStep(const StepJobs& jobs) {
   jobs_ = &jobs;
-  has_plan_ = false;
-  runs_.clear();
+  has_dense_plan_ = false;
+  dense_runs_.clear();
   ranges_.clear();
-  for (const StepJob& job : jobs.jobs()) {
-    const size_t begin = runs_.size();
-    AppendRuns(geometry_, jobs.sequences()[job.sequence].stripes, jobs.TilesOf(job), &runs_);
-    ranges_.insert(ranges_.end(), geometry_.num_kv_heads, {begin, runs_.size()});
-  }
-  num_uniform_runs_ = runs_.size();
-}
-
-void InPlaceAttention::BuildLayerRuns(LayerIdx layer) {
-  runs_.resize(num_uniform_runs_);
-  auto range = ranges_.begin();
-  for (const StepJob& job : jobs_->jobs()) {
-    for (uint32_t head = 0; head < geometry_.num_kv_heads; ++head, ++range) {
-      if (job.algorithm->is_uniform()) {
-        continue;
-      }
-      SelectJob select = job.select;
-      select.layer = layer;
-      select.head = KvHeadIdx(static_cast<uint16_t>(head));
-      tiles_.resize(kv::KvStore::StripesFor(select.num_tokens()));
-      const uint32_t num_tiles = job.algorithm->Select(select, tiles_);
-      const size_t begin = runs_.size();
-      AppendRuns(geometry_,
-                 jobs_->sequences()[job.sequence].stripes,
-                 std::span(tiles_).first(num_tiles),
-                 &runs_);
-      *range = {begin, runs_.size()};
+  sparse_jobs_.clear();
+  size_t most_tiles = 0;
+  for (uint32_t i = 0; i < jobs.jobs().size(); ++i) {
+    const StepJob& job = jobs.jobs()[i];
+    const std::span<const TileLive> tiles = jobs.DenseTilesOf(job);
+    const size_t begin = dense_runs_.size();
+    AppendRuns(geometry_, jobs.sequences()[job.sequence].stripes, tiles, &dense_runs_);
+    ranges_.push_back({begin, dense_runs_.size()});
+    if (job.policy != nullptr) {
+      sparse_jobs_.push_back(i);
+      most_tiles = std::max(most_tiles, tiles.size());
     }
   }
+  const size_t num_choices = sparse_jobs_.size() * geometry_.num_kv_heads;
+  choices_.resize(std::max(choices_.size(), num_choices));
+  for (size_t i = 0; i < num_choices; ++i) {
+    choices_[i].tiles.reserve(most_tiles);
+    choices_[i].runs.reserve(most_tiles * (kStripeTokens / geometry_.page_tokens()));
+  }
+}
+
+absl::Status InPlaceAttention::ChooseRuns(const LayerQueries& queries) {
+  const uint32_t num_heads = geometry_.num_kv_heads;
+  const auto num_choices = static_cast<uint32_t>(sparse_jobs_.size()) * num_heads;
+  return pool_.Run(num_choices, 1, [&](kernels::WorkRange range, kernels::Exec* exec) {
+    for (uint32_t i = range.begin; i < range.end; ++i) {
+      const StepJob& job = jobs_->jobs()[sparse_jobs_[i / num_heads]];
+      if (job.IsDense(queries.layer)) {
+        continue;
+      }
+      HeadChoice& choice = choices_[i];
+      ChooseTiles(
+          *jobs_, job, queries, i % num_heads, workers_[exec->worker].workspace, &choice.tiles);
+      choice.runs.clear();
+      AppendRuns(geometry_, jobs_->sequences()[job.sequence].stripes, choice.tiles, &choice.runs);
+    }
+    return static_cast<int>(kernels::kOk);
+  });
 }
 
 void InPlaceAttention::BuildItems(const LayerQueries& queries) {
   const tensor::AttentionSpec& spec = *queries.spec;
-  const size_t head_floats = size_t{spec.group()} * spec.head_dim;
   items_.clear();
-  auto range = ranges_.begin();
-  for (const StepJob& job : jobs_->jobs()) {
-    for (uint32_t head = 0; head < spec.num_kv_heads; ++head, ++range) {
+  const HeadChoice* choice = choices_.data();
+  for (size_t i = 0; i < jobs_->jobs().size(); ++i) {
+    const StepJob& job = jobs_->jobs()[i];
+    const std::span<const kernels::KvRun> all =
+        std::span(dense_runs_).subspan(ranges_[i].begin, ranges_[i].end - ranges_[i].begin);
+    for (uint32_t head = 0; head < spec.num_kv_heads; ++head) {
+      const std::span<const kernels::KvRun> runs =
+          job.IsDense(queries.layer) ? all : std::span(choice[head].runs);
       items_.push_back({
-          .q = queries.q + job.row_begin * queries.q_stride + head * head_floats,
-          .out = queries.out + job.row_begin * queries.out_stride + head * head_floats,
+          .q = queries.q + job.row_begin * queries.q_stride + queries.HeadOffset(head),
+          .out = queries.out + job.row_begin * queries.out_stride + queries.HeadOffset(head),
           .lse = nullptr,
-          .runs = runs_.data() + range->begin,
-          .num_runs = static_cast<uint32_t>(range->end - range->begin),
-          .num_rows = job.select.num_rows,
-          .first_position = job.select.first_position,
+          .runs = runs.data(),
+          .num_runs = static_cast<uint32_t>(runs.size()),
+          .num_rows = job.num_rows,
+          .first_position = job.first_position,
           .window = spec.window,
           .kv_offset =
               queries.layer.value() * geometry_.extent_bytes() + head * geometry_.head_bytes(),
       });
     }
+    if (job.policy != nullptr) {
+      choice += spec.num_kv_heads;
+    }
   }
 }
 
-absl::Status InPlaceAttention::Plan(const kernels::AttentionArgs& args) {
+absl::Status InPlaceAttention::Plan(const kernels::AttentionArgs& args, bool is_dense) {
   const uint32_t window = args.items[0].window;
-  if (has_plan_ && plan_window_ == window) {
+  if (is_dense && has_dense_plan_ && plan_window_ == window) {
     return absl::OkStatus();
   }
   const size_t state_floats = size_t{args.group} * (args.head_dim + 2);
@@ -102,15 +125,17 @@ absl::Status InPlaceAttention::Plan(const kernels::AttentionArgs& args) {
     refresh();
     code = kernels_.plan_attention(args, pool_.num_workers(), &plan_);
   }
-  has_plan_ = code == kernels::kOk && jobs_->all_uniform();
+  has_dense_plan_ = is_dense && code == kernels::kOk;
   plan_window_ = window;
   return platform::ToStatus(code);
 }
 
 absl::Status InPlaceAttention::Attend(const LayerQueries& queries) {
   const tensor::AttentionSpec& spec = *queries.spec;
-  if (!jobs_->all_uniform()) {
-    BuildLayerRuns(queries.layer);
+  const bool is_dense = std::ranges::all_of(
+      jobs_->jobs(), [&](const StepJob& job) { return job.IsDense(queries.layer); });
+  if (!is_dense) {
+    SPINDLE_RETURN_IF_ERROR(ChooseRuns(queries));
   }
   BuildItems(queries);
   const kernels::AttentionArgs attention{
@@ -124,7 +149,7 @@ absl::Status InPlaceAttention::Attend(const LayerQueries& queries) {
       .softcap = spec.softcap,
       .kv_type = geometry_.type,
   };
-  SPINDLE_RETURN_IF_ERROR(Plan(attention));
+  SPINDLE_RETURN_IF_ERROR(Plan(attention, is_dense));
   SPINDLE_RETURN_IF_ERROR(
       pool_.Run(plan_.num_units, 1, [&](kernels::WorkRange range, kernels::Exec* exec) {
         return kernels_.attention(attention, plan_, range, exec);

@@ -1,9 +1,11 @@
 // Attention that reads host pages where they are: the mode of machines whose fast memory is host
-// memory. One list of runs serves all layers and heads where the choice is uniform.
-// Thread-safety: engine-thread only. Borrows what it is constructed with.
+// memory. Jobs that attend to everything share one list of runs for all layers and heads; the
+// others choose first, in parallel, one (job, KV head) per unit. Thread-safety: engine-thread only.
+// Borrows what it is constructed with.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "kernels/registry.h"
@@ -11,6 +13,7 @@
 #include "platform/compute_pool.h"
 #include "platform/memory.h"
 #include "sparse/layer_attention.h"
+#include "sparse/select_workspace.h"
 
 namespace spindle::sparse {
 
@@ -26,31 +29,43 @@ class InPlaceAttention final : public LayerAttention {
   [[nodiscard]] absl::Status Attend(const LayerQueries& queries) override;
 
  private:
-  // Half-open, of runs_.
+  // Half-open, of dense_runs_.
   struct RunRange {
     size_t begin;
     size_t end;
   };
 
-  // Runs of the jobs whose choice differs between heads; they begin behind the uniform ones.
-  void BuildLayerRuns(LayerIdx layer);
+  // What a job has chosen for one KV head of the layer in progress.
+  struct HeadChoice {
+    std::vector<TileLive> tiles;
+    std::vector<kernels::KvRun> runs;  // for layer 0 and head 0
+  };
+
+  struct Worker {
+    explicit Worker(const kernels::KernelTable& table) : workspace(table) {}
+
+    SelectWorkspace workspace;
+  };
+
+  [[nodiscard]] absl::Status ChooseRuns(const LayerQueries& queries);
   void BuildItems(const LayerQueries& queries);
-  [[nodiscard]] absl::Status Plan(const kernels::AttentionArgs& args);
+  [[nodiscard]] absl::Status Plan(const kernels::AttentionArgs& args, bool is_dense);
 
   const kv::KvGeometry geometry_;
   platform::ComputePool& pool_;
   const kernels::KernelTable& kernels_;
   const StepJobs* jobs_ = nullptr;
-  std::vector<TileLive> tiles_;       // of one job and head at a time
-  std::vector<kernels::KvRun> runs_;  // for layer 0 and head 0
-  size_t num_uniform_runs_ = 0;
-  std::vector<RunRange> ranges_;               // [num jobs][num_kv_heads]
+  std::vector<kernels::KvRun> dense_runs_;  // for layer 0 and head 0
+  std::vector<RunRange> ranges_;            // [num jobs]
+  std::vector<uint32_t> sparse_jobs_;       // indices of jobs with a policy
+  std::vector<HeadChoice> choices_;         // [sparse jobs][num_kv_heads]; grows only
+  std::vector<Worker> workers_;
   std::vector<kernels::AttentionItem> items_;  // job-major, then KV heads
 
-  // The plan depends on shapes only, so that layers of a step share it while all choices are
-  // uniform.
+  // The plan depends on shapes only, so that layers of a step share it while everything is
+  // attended.
   kernels::AttentionPlan plan_{};
-  bool has_plan_ = false;
+  bool has_dense_plan_ = false;
   uint32_t plan_window_ = 0;
   std::vector<kernels::AttentionUnit> units_;
   platform::AlignedBuffer partials_;

@@ -8,6 +8,8 @@
 #include "base/status_macros.h"
 #include "sparse/attention_scratch.h"
 #include "sparse/run_builder.h"
+#include "sparse/select_workspace.h"
+#include "sparse/tile_choice.h"
 
 namespace spindle::sparse {
 namespace {
@@ -30,6 +32,9 @@ MirrorCounters& MirrorCounters::operator+=(const MirrorCounters& other) {
 
 // Sized by Reserve, so that nothing is allocated during a layer.
 struct MirrorAttention::Worker {
+  explicit Worker(const kernels::KernelTable& table) : workspace(table) {}
+
+  SelectWorkspace workspace;
   kv::GroupPlan plan{0};
   std::vector<TileLive> tiles;       // [tiles of the longest sequence] the choice of a job
   std::vector<uint32_t> pages;       // of these tiles
@@ -100,11 +105,7 @@ class MirrorAttention::HeadTask {
 
   int RunJob(const StepJob& job) {
     FindPages(job);
-    kv::Caching caching = kv::Caching::kLru;
-    if (job.is_dense) {
-      // Prefill of a sequence that will choose pages later leaves its frames to them.
-      caching = sequence_.rows.algorithm == nullptr ? kv::Caching::kFill : kv::Caching::kStream;
-    }
+    const kv::Caching caching = CachingOf(job);
     kv::GroupPlan& plan = worker_.plan;
     of_.tier_.Plan(exec_->worker, exec_->worker, group_, worker_.pages, caching, &plan);
     Count(plan);
@@ -122,22 +123,23 @@ class MirrorAttention::HeadTask {
     return kernels::kOk;
   }
 
+  // Rows that attend to everything fill what is free, and push nothing out; prefill of a sequence
+  // that will choose pages later leaves its frames to them.
+  [[nodiscard]] kv::Caching CachingOf(const StepJob& job) const {
+    if (!job.IsDense(queries_.layer)) {
+      return kv::Caching::kLru;
+    }
+    const bool chooses_later = job.policy == nullptr && sequence_.rows.policy != nullptr;
+    return chooses_later ? kv::Caching::kStream : kv::Caching::kFill;
+  }
+
   // The choice of the job, and the pages with a live lane that its first row's window reaches.
   void FindPages(const StepJob& job) {
-    SelectJob select = job.select;
-    select.layer = queries_.layer;
-    select.head = group_.head;
     std::vector<TileLive>& tiles = worker_.tiles;
-    if (job.algorithm->is_uniform()) {
-      const std::span<const TileLive> chosen = of_.jobs_->TilesOf(job);
-      tiles.assign(chosen.begin(), chosen.end());
-    } else {
-      tiles.resize(kv::KvStore::StripesFor(select.num_tokens()));
-      tiles.resize(job.algorithm->Select(select, tiles));
-    }
+    ChooseTiles(*of_.jobs_, job, queries_, head_, worker_.workspace, &tiles);
     const uint32_t window = queries_.spec->window;
     const uint32_t lowest =
-        window != 0 && select.first_position >= window ? select.first_position - window + 1 : 0;
+        window != 0 && job.first_position >= window ? job.first_position - window + 1 : 0;
     std::erase_if(tiles, [lowest](const TileLive& tile) {
       return (tile.tile + 1) * kStripeTokens <= lowest;
     });
@@ -201,15 +203,15 @@ class MirrorAttention::HeadTask {
 
   int AttendPass(const StepJob& job, bool resumes, bool suspends) {
     const tensor::AttentionSpec& spec = *queries_.spec;
-    const size_t first_float = size_t{head_} * spec.group() * spec.head_dim;
+    const size_t first_float = queries_.HeadOffset(head_);
     const kernels::AttentionItem item{
         .q = queries_.q + job.row_begin * queries_.q_stride + first_float,
         .out = queries_.out + job.row_begin * queries_.out_stride + first_float,
         .lse = nullptr,
         .runs = worker_.runs.data(),
         .num_runs = static_cast<uint32_t>(worker_.runs.size()),
-        .num_rows = job.select.num_rows,
-        .first_position = job.select.first_position,
+        .num_rows = job.num_rows,
+        .first_position = job.first_position,
         .window = spec.window,
         .state = worker_.state.As<float>().data(),
         .resumes = resumes,
@@ -253,7 +255,7 @@ MirrorAttention::MirrorAttention(const kv::KvGeometry& geometry,
                                  const kernels::KernelTable& kernels)
     : geometry_(geometry), tier_(tier), link_(link), pool_(pool), kernels_(kernels) {
   for (uint32_t i = 0; i < pool.num_workers(); ++i) {
-    workers_.push_back(std::make_unique<Worker>());
+    workers_.push_back(std::make_unique<Worker>(kernels));
   }
 }
 

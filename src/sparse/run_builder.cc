@@ -12,14 +12,17 @@ kernels::KvRun PageRun(const kv::KvGeometry& geometry,
                        const TileLive& tile,
                        uint32_t lane,
                        const uint8_t* page) {
+  const uint64_t live = LiveInPage(geometry, tile, lane);
+  const auto skipped = static_cast<uint32_t>(std::countr_zero(live));
+  const uint8_t* const first = page + skipped * geometry.row_bytes();
   const uint32_t end = lane + geometry.page_tokens();
-  return {.k = page,
-          .v = page + geometry.v_offset(),
+  return {.k = first,
+          .v = first + geometry.v_offset(),
           .live = tile.live,
           .row_stride = geometry.head_dim,
           .tile = tile.tile,
-          .count = static_cast<uint16_t>(std::bit_width(LiveInPage(geometry, tile, lane))),
-          .first_lane = static_cast<uint8_t>(lane),
+          .count = static_cast<uint16_t>(static_cast<uint32_t>(std::bit_width(live)) - skipped),
+          .first_lane = static_cast<uint8_t>(lane + skipped),
           .last_of_tile = static_cast<uint8_t>(end == kStripeTokens || tile.live >> end == 0)};
 }
 

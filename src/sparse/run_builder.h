@@ -19,8 +19,8 @@ namespace spindle::sparse {
   return (tile.live >> lane) & ((uint64_t{1} << geometry.page_tokens()) - 1);
 }
 
-// The run of one page at `page`, which begins at `lane` of its tile and ends at its last live lane.
-// REQUIRES: the page has a live lane.
+// The run of one page at `page`, which begins at `lane` of its tile: from its first to its last
+// live lane, so that nothing beside them is read. REQUIRES: the page has a live lane.
 [[nodiscard]] kernels::KvRun PageRun(const kv::KvGeometry& geometry,
                                      const TileLive& tile,
                                      uint32_t lane,

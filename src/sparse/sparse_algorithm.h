@@ -1,6 +1,7 @@
-// What every attention algorithm implements. An algorithm decides which token positions a step may
-// attend; it never sees pages, tiers, threads or kernels. The attention runtime turns its choice
-// into runs of KV rows and adds causality and sliding windows itself.
+// What every attention algorithm implements: Index (what it remembers of the keys) and Select
+// (which token positions a row may attend). It never sees pages, tiers or threads. The attention
+// runtime turns its choice into runs of KV rows, moves pages where that is needed, and adds
+// causality and sliding windows itself.
 // Thread-safety: implementations are stateless and thread-safe; compute workers call them.
 #pragma once
 
@@ -9,25 +10,51 @@
 #include <string_view>
 
 #include "base/ids.h"
+#include "kernels/api/index.h"
+#include "kernels/registry.h"
+#include "kv/kv_geometry.h"
+#include "sparse/select_workspace.h"
+#include "sparse/sparse_settings.h"
 
 namespace spindle::sparse {
 
-// The rows of one sequence that one choice is made for: query rows at positions
-// [first_position, first_position + num_rows), KV at positions [0, first_position + num_rows).
-struct SelectJob {
-  uint32_t first_position;
-  uint32_t num_rows;
-  uint32_t decode_step = 0;  // of the row, from the first decoded token on; prefill: 0
-  LayerIdx layer{};          // not looked at by uniform algorithms
-  KvHeadIdx head{};
+// The index of a sequence for one layer and KV head: that of stripe i lies at stripes[i] + offset.
+struct IndexView {
+  std::span<const uint8_t* const> stripes;  // position order
+  uint64_t offset = 0;
+};
 
-  [[nodiscard]] uint32_t num_tokens() const { return first_position + num_rows; }
+// The row that a choice is made for, at `position`; KV and, where units are complete, index cover
+// [0, position].
+struct SelectJob {
+  uint32_t position;
+  uint32_t decode_step = 0;  // from the first generated token on
+  LayerIdx layer{};
+  KvHeadIdx head{};
+  const SparseSettings* settings = nullptr;
+  uint32_t budget_tokens = 0;  // to select, for this layer and head; see SparsePolicy
+  const float* q = nullptr;    // [group][head_dim] rotated, not scaled
+  uint32_t group = 0;          // query heads of the KV head
+  uint32_t head_dim = 0;
+  float scale = 0.0F;  // of q·k
+  IndexView index = {};
+
+  [[nodiscard]] uint32_t num_tokens() const { return position + 1; }
 };
 
 // The 64 positions of one absolute stripe; bit j of `live`: position 64 · tile + j may be attended.
 struct TileLive {
   uint32_t tile;
   uint64_t live;
+};
+
+// Keys of one stripe, layer and KV head that have come: lanes [lane_begin, lane_end) are new, those
+// before were there already.
+struct IndexJob {
+  kernels::StripeKeys keys;
+  uint32_t lane_begin;
+  uint32_t lane_end;
+  uint8_t* index;  // [index_bytes] of the stripe, layer and head; 64-byte aligned
 };
 
 class SparseAlgorithm {
@@ -37,14 +64,22 @@ class SparseAlgorithm {
   // As in requests, configuration and metrics.
   [[nodiscard]] virtual std::string_view name() const = 0;
 
-  // The choice is the same for all layers and heads, so that one serves the whole step.
-  [[nodiscard]] virtual bool is_uniform() const = 0;
+  // Index bytes of a stripe, per layer and KV head: a multiple of 64. 0: no index.
+  [[nodiscard]] virtual uint32_t index_bytes(const kv::KvGeometry& geometry) const = 0;
+
+  // Index: completes the units that end in (lane_begin, lane_end]. A function of the stripe's keys
+  // alone, so that sequences share it with the stripe, and incremental equals bulk.
+  // ERRORS: kernel codes.
+  [[nodiscard]] virtual int BuildIndex(const IndexJob& job,
+                                       const kernels::KernelTable& kernels) const = 0;
 
   // Select: writes the tiles with at least one live lane, tiles ascending, and returns how many.
   // Live lanes lie in [0, job.num_tokens()). The choice is a function of the job alone: the same
   // after a preemption, in any batch. REQUIRES: `out` has a place for every tile of
   // [0, job.num_tokens()).
-  [[nodiscard]] virtual uint32_t Select(const SelectJob& job, std::span<TileLive> out) const = 0;
+  [[nodiscard]] virtual uint32_t Select(const SelectJob& job,
+                                        SelectWorkspace& workspace,
+                                        std::span<TileLive> out) const = 0;
 };
 
 }  // namespace spindle::sparse

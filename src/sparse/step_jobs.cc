@@ -3,11 +3,11 @@
 #include <algorithm>
 
 #include "base/status_macros.h"
+#include "sparse/dense/dense_algorithm.h"
 
 namespace spindle::sparse {
 
-StepJobs::StepJobs(kv::KvStore& store, const SparseAlgorithm& dense)
-    : store_(store), dense_(dense) {
+StepJobs::StepJobs(kv::KvStore& store) : store_(store) {
   // Addresses only, until contexts are really that long; batches that share stripes may need more.
   tiles_.reserve(store.Stats().capacity_stripes);
 }
@@ -21,7 +21,7 @@ void StepJobs::Clear() {
   slots_layer_ = 0;
   last_position_ = 0;
   max_job_rows_ = 0;
-  all_uniform_ = true;
+  num_sparse_jobs_ = 0;
 }
 
 void StepJobs::Add(const SequenceRows& sequence) {
@@ -35,19 +35,21 @@ void StepJobs::Add(const SequenceRows& sequence) {
 
   const auto job_begin = static_cast<uint32_t>(jobs_.size());
   uint32_t position = sequence.first_position;
-  const uint32_t dense_end = sequence.algorithm == nullptr
-                                 ? position_end
-                                 : std::clamp(sequence.decode_begin, position, position_end);
-  if (position < dense_end) {
-    AddJob(
-        dense_, sequence.row_begin, {.first_position = position, .num_rows = dense_end - position});
-  }
-  for (position = dense_end; position < position_end; ++position) {
-    AddJob(*sequence.algorithm,
-           sequence.row_begin + position - sequence.first_position,
-           {.first_position = position,
-            .num_rows = 1,
-            .decode_step = position - sequence.decode_begin});
+  while (position < position_end) {
+    const auto is_sparse = [&sequence](uint32_t at) {
+      return sequence.policy != nullptr && at >= sequence.decode_begin &&
+             !sequence.policy->IsDenseAt(at + 1);
+    };
+    uint32_t end = position + 1;
+    if (is_sparse(position)) {
+      AddJob(sequence.policy, sequence, position, 1);
+    } else {
+      while (end < position_end && !is_sparse(end)) {
+        ++end;
+      }
+      AddJob(nullptr, sequence, position, end - position);
+    }
+    position = end;
   }
   sequences_.push_back({.rows = sequence,
                         .stripes = view.stripes,
@@ -63,25 +65,24 @@ void StepJobs::Add(const SequenceRows& sequence) {
   last_position_ = std::max(last_position_, position_end - 1);
 }
 
-void StepJobs::AddJob(const SparseAlgorithm& algorithm,
-                      uint32_t row_begin,
-                      const SelectJob& select) {
-  StepJob job{.sequence = static_cast<uint32_t>(sequences_.size()),
-              .row_begin = row_begin,
-              .is_dense = &algorithm == &dense_,
-              .algorithm = &algorithm,
-              .select = select,
-              .tile_begin = static_cast<uint32_t>(tiles_.size()),
-              .tile_end = static_cast<uint32_t>(tiles_.size())};
-  if (algorithm.is_uniform()) {
-    tiles_.resize(tiles_.size() + kv::KvStore::StripesFor(select.num_tokens()));
-    job.tile_end += algorithm.Select(select, std::span(tiles_).subspan(job.tile_begin));
-    tiles_.resize(job.tile_end);
-  } else {
-    all_uniform_ = false;
-  }
-  max_job_rows_ = std::max(max_job_rows_, select.num_rows);
-  jobs_.push_back(job);
+void StepJobs::AddJob(const SparsePolicy* policy,
+                      const SequenceRows& sequence,
+                      uint32_t first_position,
+                      uint32_t num_rows) {
+  const uint32_t num_tokens = first_position + num_rows;
+  const auto tile_begin = static_cast<uint32_t>(tiles_.size());
+  tiles_.resize(tile_begin + kv::KvStore::StripesFor(num_tokens));
+  WriteAllTiles(num_tokens, std::span(tiles_).subspan(tile_begin));
+  jobs_.push_back({.sequence = static_cast<uint32_t>(sequences_.size()),
+                   .row_begin = sequence.row_begin + first_position - sequence.first_position,
+                   .num_rows = num_rows,
+                   .first_position = first_position,
+                   .policy = policy,
+                   .decode_step = policy == nullptr ? 0 : first_position - sequence.decode_begin,
+                   .tile_begin = tile_begin,
+                   .tile_end = static_cast<uint32_t>(tiles_.size())});
+  max_job_rows_ = std::max(max_job_rows_, num_rows);
+  num_sparse_jobs_ += policy == nullptr ? 0 : 1;
 }
 
 // Slots of another layer lie a constant distance away.

@@ -16,11 +16,19 @@ namespace spindle::sparse {
 struct StepJob {
   uint32_t sequence;  // index into sequences()
   uint32_t row_begin;
-  bool is_dense;  // by the dense algorithm
-  const SparseAlgorithm* algorithm;
-  SelectJob select;     // layer and head are the caller's to set
-  uint32_t tile_begin;  // of tiles(), where the algorithm is uniform
+  uint32_t num_rows;  // 1 with a policy
+  uint32_t first_position;
+  const SparsePolicy* policy;  // null: everything is attended, in every layer
+  uint32_t decode_step;        // of the row, from the first generated token on
+  uint32_t tile_begin;         // of tiles(): all positions up to the last row's
   uint32_t tile_end;
+
+  [[nodiscard]] uint32_t num_tokens() const { return first_position + num_rows; }
+
+  // No choice is made in this layer.
+  [[nodiscard]] bool IsDense(LayerIdx layer) const {
+    return policy == nullptr || policy->IsDenseLayer(layer);
+  }
 };
 
 struct StepSequence {
@@ -32,8 +40,8 @@ struct StepSequence {
 
 class StepJobs {
  public:
-  // Borrows the store, the dense algorithm for rows without another.
-  StepJobs(kv::KvStore& store, const SparseAlgorithm& dense);
+  // Borrows the store.
+  explicit StepJobs(kv::KvStore& store);
 
   void Clear();
 
@@ -44,12 +52,13 @@ class StepJobs {
 
   [[nodiscard]] std::span<const StepJob> jobs() const { return jobs_; }
 
-  // The choice of a uniform job.
-  [[nodiscard]] std::span<const TileLive> TilesOf(const StepJob& job) const {
+  // The tiles of a job that attends to everything.
+  [[nodiscard]] std::span<const TileLive> DenseTilesOf(const StepJob& job) const {
     return std::span(tiles_).subspan(job.tile_begin, job.tile_end - job.tile_begin);
   }
 
-  [[nodiscard]] bool all_uniform() const { return all_uniform_; }
+  // Jobs with a policy.
+  [[nodiscard]] uint32_t num_sparse_jobs() const { return num_sparse_jobs_; }
 
   [[nodiscard]] uint32_t num_rows() const { return static_cast<uint32_t>(positions_.size()); }
 
@@ -64,10 +73,12 @@ class StepJobs {
   [[nodiscard]] std::span<const kernels::KvSlot> SlotsOf(uint32_t layer);
 
  private:
-  void AddJob(const SparseAlgorithm& algorithm, uint32_t row_begin, const SelectJob& select);
+  void AddJob(const SparsePolicy* policy,
+              const SequenceRows& sequence,
+              uint32_t first_position,
+              uint32_t num_rows);
 
   kv::KvStore& store_;
-  const SparseAlgorithm& dense_;
   std::vector<StepSequence> sequences_;
   std::vector<StepJob> jobs_;
   std::vector<TileLive> tiles_;
@@ -76,7 +87,7 @@ class StepJobs {
   uint32_t slots_layer_ = 0;
   uint32_t last_position_ = 0;
   uint32_t max_job_rows_ = 0;
-  bool all_uniform_ = true;
+  uint32_t num_sparse_jobs_ = 0;
 };
 
 }  // namespace spindle::sparse

@@ -4,10 +4,10 @@
 
 namespace spindle::sparse {
 
-uint32_t DenseAlgorithm::Select(const SelectJob& job, std::span<TileLive> out) const {
+uint32_t WriteAllTiles(uint32_t num_tokens, std::span<TileLive> out) {
   constexpr uint32_t kLanes = kStripeTokens;
-  const uint32_t num_full = job.num_tokens() / kLanes;
-  const uint32_t rest = job.num_tokens() % kLanes;
+  const uint32_t num_full = num_tokens / kLanes;
+  const uint32_t rest = num_tokens % kLanes;
   for (uint32_t tile = 0; tile < num_full; ++tile) {
     out[tile] = {.tile = tile, .live = ~uint64_t{0}};
   }

@@ -1,4 +1,5 @@
 // Dense attention as an ordinary algorithm: every position is selected. The oracle for all others.
+// Requests for dense attention have no policy at all, which gives the same bits at less cost.
 // Thread-safety: stateless.
 #pragma once
 
@@ -6,13 +7,27 @@
 
 namespace spindle::sparse {
 
+// All positions of [0, num_tokens). Returns how many tiles. REQUIRES: `out` has a place for each.
+uint32_t WriteAllTiles(uint32_t num_tokens, std::span<TileLive> out);
+
 class DenseAlgorithm final : public SparseAlgorithm {
  public:
   [[nodiscard]] std::string_view name() const override { return "dense"; }
 
-  [[nodiscard]] bool is_uniform() const override { return true; }
+  [[nodiscard]] uint32_t index_bytes(const kv::KvGeometry& /*geometry*/) const override {
+    return 0;
+  }
 
-  [[nodiscard]] uint32_t Select(const SelectJob& job, std::span<TileLive> out) const override;
+  [[nodiscard]] int BuildIndex(const IndexJob& /*job*/,
+                               const kernels::KernelTable& /*kernels*/) const override {
+    return kernels::kOk;
+  }
+
+  [[nodiscard]] uint32_t Select(const SelectJob& job,
+                                SelectWorkspace& /*workspace*/,
+                                std::span<TileLive> out) const override {
+    return WriteAllTiles(job.num_tokens(), out);
+  }
 };
 
 }  // namespace spindle::sparse

@@ -14,7 +14,9 @@ ReplayAlgorithm::ReplayAlgorithm(PageSchedule schedule) : schedule_(std::move(sc
                                               schedule_.num_kv_heads * schedule_.pages_per_step);
 }
 
-uint32_t ReplayAlgorithm::Select(const SelectJob& job, std::span<TileLive> out) const {
+uint32_t ReplayAlgorithm::Select(const SelectJob& job,
+                                 SelectWorkspace& /*workspace*/,
+                                 std::span<TileLive> out) const {
   const uint32_t num_tokens = job.num_tokens();
   const auto pages_per_tile = static_cast<uint32_t>(kStripeTokens / schedule_.page_tokens);
   const uint64_t page_mask = ~uint64_t{0} >> (kStripeTokens - schedule_.page_tokens);

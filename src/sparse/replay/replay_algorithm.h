@@ -30,11 +30,20 @@ class ReplayAlgorithm final : public SparseAlgorithm {
 
   [[nodiscard]] std::string_view name() const override { return "replay"; }
 
-  [[nodiscard]] bool is_uniform() const override { return false; }
+  [[nodiscard]] uint32_t index_bytes(const kv::KvGeometry& /*geometry*/) const override {
+    return 0;
+  }
+
+  [[nodiscard]] int BuildIndex(const IndexJob& /*job*/,
+                               const kernels::KernelTable& /*kernels*/) const override {
+    return kernels::kOk;
+  }
 
   // The schedule's pages, stretched or squeezed from its num_pages to the pages that the context
   // has, the first page, and the tile of the row itself. Steps beyond the schedule begin anew.
-  [[nodiscard]] uint32_t Select(const SelectJob& job, std::span<TileLive> out) const override;
+  [[nodiscard]] uint32_t Select(const SelectJob& job,
+                                SelectWorkspace& workspace,
+                                std::span<TileLive> out) const override;
 
   // Most pages that a step selects, those that are always selected included.
   [[nodiscard]] uint32_t max_pages() const;

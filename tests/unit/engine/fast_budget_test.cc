@@ -36,9 +36,12 @@ class FastBudgetTest : public ::testing::Test {
     Request& request = *requests_.back();
     request.spec.prompt.assign(prompt_tokens, 1);
     request.spec.buffer_ratio = ratio;
+    request.spec.decode = SparseDecode();
     if (pages > 0) {
-      request.spec.decode = {.algorithm = std::make_shared<const sparse::DenseAlgorithm>(),
-                             .mandatory_pages = pages};
+      request.spec.decode = {
+          .policy = std::make_shared<const sparse::SparsePolicy>(
+              std::make_shared<const sparse::DenseAlgorithm>(), sparse::SparseSettings{}),
+          .mandatory_pages = pages};
     }
     request.choices.resize(1);
     Choice& choice = request.choices[0];

@@ -44,7 +44,7 @@ struct RigRows {
   uint64_t stream;
   uint32_t first_position;
   uint32_t num_rows;
-  const SparseAlgorithm* algorithm = nullptr;
+  const SparsePolicy* policy = nullptr;
   uint32_t decode_begin = 0;
 };
 
@@ -146,12 +146,12 @@ class AttentionRig {
                       .row_begin = num_rows,
                       .num_rows = part.num_rows,
                       .first_position = part.first_position,
-                      .algorithm = part.algorithm,
+                      .policy = part.policy,
                       .decode_begin = part.decode_begin,
                       .cache_set = tier_ == nullptr ? kv::CacheSetId{} : SetOf(part.sequence)});
       num_rows += part.num_rows;
     }
-    runtime_->BeginStep(step);
+    EXPECT_TRUE(runtime_->BeginStep(step).ok());
     std::vector<float> result(num_rows * token_width());
     for (uint32_t layer = 0; layer < options_.num_layers; ++layer) {
       const absl::Status status = AttendLayer(rows, num_rows, layer, result.data());

@@ -287,7 +287,7 @@ TEST_P(AttentionRuntimeTest, WarmStepsAllocateNothing) {
     for (uint32_t i = 0; i < 4; ++i) {
       step[i] = {sequences[i], i, 1, position};
     }
-    rig.runtime().BeginStep(step);
+    ASSERT_TRUE(rig.runtime().BeginStep(step).ok());
     const absl::Status status = rig.runtime().Attend({
         .layer = LayerIdx(0),
         .spec = &spec,
@@ -323,7 +323,7 @@ TEST_P(AttentionRuntimeTest, PositionsBeyondTheRopeTableAreRefused) {
   const SequenceId seq = rig.Open();
   ASSERT_TRUE(rig.store().Extend(seq, AttentionRig::kMaxPositions + 1).ok());
   const SequenceRows rows{seq, 0, 1, AttentionRig::kMaxPositions};
-  rig.runtime().BeginStep({&rows, 1});
+  ASSERT_TRUE(rig.runtime().BeginStep({&rows, 1}).ok());
   const tensor::AttentionSpec spec = rig.Spec(0);
   AttendArgs args{};
   args.spec = &spec;
@@ -338,7 +338,7 @@ TEST_P(AttentionRuntimeTest, SpecThatDoesNotFitTheStoreIsRefused) {
   const SequenceId seq = rig.Open();
   ASSERT_TRUE(rig.store().Extend(seq, 1).ok());
   const SequenceRows rows{seq, 0, 1, 0};
-  rig.runtime().BeginStep({&rows, 1});
+  ASSERT_TRUE(rig.runtime().BeginStep({&rows, 1}).ok());
   tensor::AttentionSpec spec = rig.Spec(0);
   AttendArgs args{};
   args.spec = &spec;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <memory>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -20,9 +21,18 @@ class DrawnPages final : public SparseAlgorithm {
 
   [[nodiscard]] std::string_view name() const override { return "drawn"; }
 
-  [[nodiscard]] bool is_uniform() const override { return false; }
+  [[nodiscard]] uint32_t index_bytes(const kv::KvGeometry& /*geometry*/) const override {
+    return 0;
+  }
 
-  [[nodiscard]] uint32_t Select(const SelectJob& job, std::span<TileLive> out) const override {
+  [[nodiscard]] int BuildIndex(const IndexJob& /*job*/,
+                               const kernels::KernelTable& /*kernels*/) const override {
+    return kernels::kOk;
+  }
+
+  [[nodiscard]] uint32_t Select(const SelectJob& job,
+                                SelectWorkspace& /*workspace*/,
+                                std::span<TileLive> out) const override {
     const uint32_t last = (job.num_tokens() - 1) / kStripeTokens;
     uint32_t count = 0;
     for (uint32_t tile = 0; tile <= last; ++tile) {
@@ -50,8 +60,12 @@ class DrawnPages final : public SparseAlgorithm {
   const uint32_t one_in_;
 };
 
+SparsePolicy Drawn(uint32_t one_in) {
+  return {std::make_shared<const DrawnPages>(one_in), {.min_context = 0}};
+}
+
 struct Workload {
-  const SparseAlgorithm* algorithm = nullptr;
+  const SparsePolicy* policy = nullptr;
   uint32_t decode_steps = 12;
   uint32_t chunk = 512;
 };
@@ -78,7 +92,7 @@ std::vector<float> RunAll(AttentionRig& rig, const Workload& workload) {
     const SequenceId sequence = rig.Open();
     const std::vector<float> part = rig.Run(sequence, prompt, 0, prompt, workload.chunk);
     results.insert(results.end(), part.begin(), part.end());
-    rows.push_back({sequence, prompt, prompt, 1, workload.algorithm, prompt});
+    rows.push_back({sequence, prompt, prompt, 1, workload.policy, prompt});
   }
   for (uint32_t step = 0; step < workload.decode_steps; ++step) {
     const std::vector<float> part = rig.Step(rows);
@@ -144,8 +158,8 @@ TEST_P(MirrorAttentionTest, DenseRowsThroughAnyNumberOfFrames) {
 
 TEST_P(MirrorAttentionTest, ChoicesByHeadAndStep) {
   for (const uint32_t one_in : {2U, 9U}) {
-    const DrawnPages algorithm(one_in);
-    const Workload workload{.algorithm = &algorithm};
+    const SparsePolicy policy = Drawn(one_in);
+    const Workload workload{.policy = &policy};
     AttentionRig in_place(Options());
     const std::vector<float> expected = RunAll(in_place, workload);
     for (const uint32_t frames : {0U, 16U}) {
@@ -175,7 +189,7 @@ TEST_P(MirrorAttentionTest, WindowsReadOnlyWhatTheySee) {
 
 // After a preemption decoded rows come in chunks, each with the choice that it had.
 TEST_P(MirrorAttentionTest, RecomputedRowsMakeTheSameChoices) {
-  const DrawnPages algorithm(4);
+  const SparsePolicy policy = Drawn(4);
   constexpr uint32_t kPrompt = 1100;
   constexpr uint32_t kEnd = 1140;
   for (const bool mirror : {false, true}) {
@@ -185,13 +199,13 @@ TEST_P(MirrorAttentionTest, RecomputedRowsMakeTheSameChoices) {
     rig.Run(stepwise, 1, 0, kPrompt, 512);
     std::vector<float> expected;
     for (uint32_t position = kPrompt; position < kEnd; ++position) {
-      const RigRows rows{stepwise, 1, position, 1, &algorithm, kPrompt};
+      const RigRows rows{stepwise, 1, position, 1, &policy, kPrompt};
       const std::vector<float> part = rig.Step({&rows, 1});
       expected.insert(expected.end(), part.begin(), part.end());
     }
     const SequenceId again = rig.Open();
     rig.Run(again, 1, 0, 1088, 512);
-    const RigRows rows{again, 1, 1088, kEnd - 1088, &algorithm, kPrompt};
+    const RigRows rows{again, 1, 1088, kEnd - 1088, &policy, kPrompt};
     const std::vector<float> all = rig.Step({&rows, 1});
     const std::vector<float> tail(all.end() - static_cast<ptrdiff_t>(expected.size()), all.end());
     EXPECT_TRUE(EqualBits(tail, expected));

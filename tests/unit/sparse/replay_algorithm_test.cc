@@ -22,11 +22,12 @@ PageSchedule Small() {
 std::vector<std::pair<uint32_t, uint64_t>> Choose(uint32_t position, uint32_t step, uint32_t head) {
   const ReplayAlgorithm algorithm(Small());
   std::vector<TileLive> tiles(64);
-  const uint32_t count = algorithm.Select({.first_position = position,
-                                           .num_rows = 1,
+  SelectWorkspace workspace(*kernels::BestKernels());
+  const uint32_t count = algorithm.Select({.position = position,
                                            .decode_step = step,
                                            .layer = LayerIdx(0),
                                            .head = KvHeadIdx(static_cast<uint16_t>(head))},
+                                          workspace,
                                           tiles);
   std::vector<std::pair<uint32_t, uint64_t>> chosen;
   for (uint32_t i = 0; i < count; ++i) {
@@ -61,9 +62,10 @@ TEST(ReplayAlgorithmTest, ShorterAndLongerContextsScale) {
 TEST(ReplayAlgorithmTest, EveryRowSeesItselfAndNothingLater) {
   const ReplayAlgorithm algorithm(Small());
   std::vector<TileLive> tiles(64);
+  SelectWorkspace workspace(*kernels::BestKernels());
   for (uint32_t position = 0; position < 2000; ++position) {
-    const uint32_t count = algorithm.Select(
-        {.first_position = position, .num_rows = 1, .decode_step = position % 2}, tiles);
+    const uint32_t count =
+        algorithm.Select({.position = position, .decode_step = position % 2}, workspace, tiles);
     ASSERT_GT(count, 0U);
     for (uint32_t i = 1; i < count; ++i) {
       ASSERT_LT(tiles[i - 1].tile, tiles[i].tile);

@@ -14,34 +14,35 @@ namespace spindle::sparse {
 namespace {
 
 TEST(AlgorithmRegistryTest, FindsByNameOnly) {
-  ASSERT_NE(FindAlgorithm("dense"), nullptr);
-  EXPECT_EQ(FindAlgorithm("dense")->name(), "dense");
+  for (const char* name : {"dense", "quest"}) {
+    ASSERT_NE(FindAlgorithm(name), nullptr);
+    EXPECT_EQ(FindAlgorithm(name)->name(), name);
+  }
   EXPECT_EQ(FindAlgorithm("Dense"), nullptr);
   EXPECT_EQ(FindAlgorithm(""), nullptr);
 }
 
 TEST(DenseAlgorithmTest, SelectsEveryPositionAndNoOther) {
   struct Row {
-    uint32_t first_position;
-    uint32_t num_rows;
+    uint32_t num_tokens;
     uint32_t num_tiles;
     uint64_t last_live;
   };
 
   const std::vector<Row> rows = {
-      {0, 1, 1, 0x1},
-      {0, 63, 1, 0x7fffffffffffffff},
-      {0, 64, 1, 0xffffffffffffffff},
-      {63, 1, 1, 0xffffffffffffffff},
-      {64, 1, 2, 0x1},
-      {100, 30, 3, 0x3},
-      {1024, 1, 17, 0x1},
+      {1, 1, 0x1},
+      {63, 1, 0x7fffffffffffffff},
+      {64, 1, 0xffffffffffffffff},
+      {65, 2, 0x1},
+      {130, 3, 0x3},
+      {1025, 17, 0x1},
   };
+  SelectWorkspace workspace(*kernels::BestKernels());
   for (const Row& row : rows) {
     std::array<TileLive, 20> tiles{};
     const uint32_t count =
-        FindAlgorithm("dense")->Select({row.first_position, row.num_rows}, tiles);
-    ASSERT_EQ(count, row.num_tiles) << row.first_position << "+" << row.num_rows;
+        FindAlgorithm("dense")->Select({.position = row.num_tokens - 1}, workspace, tiles);
+    ASSERT_EQ(count, row.num_tiles) << row.num_tokens;
     for (uint32_t i = 0; i < count; ++i) {
       EXPECT_EQ(tiles[i].tile, i);
       EXPECT_EQ(tiles[i].live, i + 1 < count ? ~uint64_t{0} : row.last_live);
@@ -116,6 +117,8 @@ TEST(RunBuilderTest, RandomMasksReachExactlyTheirLiveRows) {
       const bool last = i + 1 == runs.size() || runs[i + 1].tile != runs[i].tile;
       EXPECT_EQ(runs[i].last_of_tile, last ? 1 : 0);
       EXPECT_GE(runs[i].count, 1);
+      EXPECT_NE(runs[i].live >> runs[i].first_lane & 1, 0U);
+      EXPECT_NE(runs[i].live >> (runs[i].first_lane + runs[i].count - 1) & 1, 0U);
       EXPECT_LE(runs[i].first_lane + runs[i].count, 64);
     }
   }

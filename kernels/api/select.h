@@ -1,0 +1,52 @@
+// Select stage of sparse attention: scores of partitions from their index vectors, one score per
+// partition for the query heads that share a KV head, and the best of them.
+// Thread-safety: pure functions over the caller's memory.
+#pragma once
+
+#include <cstdint>
+
+namespace spindle::kernels {
+
+inline constexpr uint32_t kMaxIndexDim = 512;
+
+// scores[i][j] = q_i · vector of partition first + j, in fp32, in an order fixed per table. The
+// index of a context lies in blobs, one per stripe; partition p is vector p mod per_blob of blob
+// p div per_blob.
+struct ScorePartitionsArgs {
+  const uint8_t* const* blobs;  // of the stripes, position order
+  uint64_t offset;              // bytes from a blob's address to its first vector
+  uint32_t per_blob;
+  uint32_t dim;  // bf16 elements of a vector: a multiple of 16 up to kMaxIndexDim
+  uint32_t first_partition;
+  uint32_t num_partitions;  // > 0
+  const float* q;           // [num_queries][dim]
+  uint32_t num_queries;     // 1 … kMaxGroup
+  float* scores;            // [num_queries][num_partitions]
+};
+
+// How the query heads of a group agree on one score per partition.
+enum class GroupReduction : uint8_t {
+  kMaxLog,  // max over heads of ln p
+  kSum,     // Σ over heads of p, ascending
+};
+
+// p_i = softmax over partitions of scale · scores[i]. Logarithms keep the order of partitions whose
+// p is too small for a float. A head whose scores are all -inf, or none a number, does not count.
+struct ReduceScoresArgs {
+  const float* scores;  // [num_queries][num_partitions]
+  uint32_t num_queries;
+  uint32_t num_partitions;  // > 0
+  float scale;              // > 0
+  GroupReduction reduction;
+  float* out;  // [num_partitions]
+};
+
+// The k best of n scores: score descending, id ascending; NaN is never chosen.
+struct SelectBestArgs {
+  const float* scores;  // [n]
+  uint32_t n;
+  uint32_t k;        // ≤ n
+  uint64_t* chosen;  // [⌈n / 64⌉] overwritten; bit j mod 64 of word j div 64: partition j
+};
+
+}  // namespace spindle::kernels

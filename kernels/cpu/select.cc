@@ -1,0 +1,237 @@
+// Select stage: one vector per partition is read once for all query heads of a group.
+#include "kernels/api/select.h"
+
+#include "kernels/api/attention.h"
+#include "kernels/api/exec.h"
+#include "kernels/cpu/attention_simd.h"
+#include "kernels/functions.h"
+
+namespace spindle::kernels::SPINDLE_KERNEL_ISA {
+namespace {
+
+constexpr uint32_t kQueryBlock = 4;       // sums of a vector's products that stay in registers
+constexpr uint32_t kPrefetchVectors = 8;  // how far ahead blobs are asked for
+
+// Σ over a vector for `kCount` queries. Lanes of 16 elements are added by ReduceAdd's tree.
+template <uint32_t kCount>
+SPINDLE_INLINE void DotVector(
+    const uint8_t* vector, const float* q, uint32_t dim, float* out, size_t out_stride) {
+  F32x16 sums[kCount];
+  SPINDLE_UNROLL
+  for (uint32_t i = 0; i < kCount; ++i) {
+    sums[i] = Zero();
+  }
+  for (uint32_t d = 0; d < dim; d += kLanes) {
+    const F32x16 x = LoadBf16(vector + 2 * size_t{d});
+    SPINDLE_UNROLL
+    for (uint32_t i = 0; i < kCount; ++i) {
+      sums[i] = MulAdd(x, Load(q + i * size_t{dim} + d), sums[i]);
+    }
+  }
+  SPINDLE_UNROLL
+  for (uint32_t i = 0; i < kCount; ++i) {
+    out[i * out_stride] = ReduceAdd(sums[i]);
+  }
+}
+
+SPINDLE_INLINE void DotQueries(const uint8_t* vector,
+                               const ScorePartitionsArgs& args,
+                               uint32_t partition) {
+  const size_t stride = args.num_partitions;
+  uint32_t i = 0;
+  for (; i + kQueryBlock <= args.num_queries; i += kQueryBlock) {
+    DotVector<kQueryBlock>(vector,
+                           args.q + i * size_t{args.dim},
+                           args.dim,
+                           args.scores + i * stride + partition,
+                           stride);
+  }
+  const float* q = args.q + i * size_t{args.dim};
+  float* const out = args.scores + i * stride + partition;
+  switch (args.num_queries - i) {
+    case 1:
+      return DotVector<1>(vector, q, args.dim, out, stride);
+    case 2:
+      return DotVector<2>(vector, q, args.dim, out, stride);
+    case 3:
+      return DotVector<3>(vector, q, args.dim, out, stride);
+    default:
+      return;
+  }
+}
+
+SPINDLE_INLINE void PrefetchBlob(const ScorePartitionsArgs& args,
+                                 uint32_t blob,
+                                 uint32_t blob_end) {
+  if (blob < blob_end) {
+    const uint8_t* const from = args.blobs[blob] + args.offset;
+    for (size_t at = 0; at < size_t{args.per_blob} * args.dim * 2; at += 64) {
+      __builtin_prefetch(from + at, 0, 2);
+    }
+  }
+}
+
+float MaxOf(const float* values, uint32_t n) {
+  float max = kMinusInf;
+  for (uint32_t i = 0; i < n; ++i) {
+    max = values[i] > max ? values[i] : max;
+  }
+  return max;
+}
+
+// ln Σ exp(scale · value); -inf or NaN where nothing counts.
+float LogSumExp(const float* values, uint32_t n, float scale) {
+  const float max = MaxOf(values, n);
+  if (!(max > kMinusInf)) {
+    return kMinusInf;
+  }
+  const F32x16 shift = Splat(max);
+  const F32x16 factor = Splat(scale * kLog2E);
+  F32x16 sum = Zero();
+  for (uint32_t i = 0; i < n; i += kLanes) {
+    float rest[kLanes];
+    const float* from = values + i;
+    if (i + kLanes > n) {
+      for (uint32_t j = 0; j < kLanes; ++j) {
+        rest[j] = i + j < n ? values[i + j] : kMinusInf;
+      }
+      from = rest;
+    }
+    sum = Add(sum, Exp2<5>(Mul(Sub(Load(from), shift), factor)));
+  }
+  return scale * max + __builtin_logf(ReduceAdd(sum));
+}
+
+// exp(scale · value - shift).
+SPINDLE_INLINE F32x16 Probability(const float* values, float scale, float shift) {
+  return Exp2<5>(Mul(Sub(Mul(Load(values), Splat(scale)), Splat(shift)), Splat(kLog2E)));
+}
+
+void AddProbabilities(const float* values, uint32_t n, float scale, float shift, float* out) {
+  uint32_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    Store(out + i, Add(Load(out + i), Probability(values + i, scale, shift)));
+  }
+  if (i < n) {
+    float rest[kLanes];
+    for (uint32_t j = 0; j < kLanes; ++j) {
+      rest[j] = i + j < n ? values[i + j] : kMinusInf;
+    }
+    Store(rest, Probability(rest, scale, shift));
+    for (uint32_t j = 0; i + j < n; ++j) {
+      out[i + j] += rest[j];
+    }
+  }
+}
+
+uint32_t CountAtLeast(const float* scores, uint32_t n, float threshold) {
+  uint32_t count = 0;
+  for (uint32_t i = 0; i < n; ++i) {
+    count += scores[i] >= threshold ? 1U : 0U;
+  }
+  return count;
+}
+
+// Floats in their order as integers, and back; -NaN … +NaN are the ends.
+SPINDLE_INLINE float FromOrdered(int32_t ordered) {
+  const int32_t bits = ordered ^ ((ordered >> 31) & 0x7FFFFFFF);
+  float value;
+  __builtin_memcpy(&value, &bits, sizeof(value));
+  return value;
+}
+
+constexpr int32_t kOrderedMinusInf = -0x7F800001;
+constexpr int32_t kOrderedInf = 0x7F800000;
+
+// The largest threshold that at least k scores reach; -inf when fewer are numbers. A binary search
+// over all floats: 32 passes over scores that stay in the first-level cache, whatever their values.
+float ThresholdOf(const float* scores, uint32_t n, uint32_t k) {
+  int64_t low = kOrderedMinusInf;
+  int64_t high = kOrderedInf;
+  while (low < high) {
+    const int64_t middle = (low + high + 1) >> 1;
+    if (CountAtLeast(scores, n, FromOrdered(static_cast<int32_t>(middle))) >= k) {
+      low = middle;
+    } else {
+      high = middle - 1;
+    }
+  }
+  return FromOrdered(static_cast<int32_t>(low));
+}
+
+}  // namespace
+
+int ScorePartitions(const ScorePartitionsArgs& args) {
+  if (args.dim == 0 || args.dim % kLanes != 0 || args.dim > kMaxIndexDim || args.per_blob == 0 ||
+      args.num_queries == 0 || args.num_queries > kMaxGroup) {
+    return kInvalidArgument;
+  }
+  const uint32_t end = args.first_partition + args.num_partitions;
+  const uint32_t blob_end = (end + args.per_blob - 1) / args.per_blob;
+  const uint32_t ahead = 1 + kPrefetchVectors / args.per_blob;
+  const size_t vector_bytes = 2 * size_t{args.dim};
+  uint32_t blob = args.first_partition / args.per_blob;
+  for (uint32_t i = 0; i < ahead; ++i) {
+    PrefetchBlob(args, blob + i, blob_end);
+  }
+  for (uint32_t partition = args.first_partition; partition < end; ++blob) {
+    PrefetchBlob(args, blob + ahead, blob_end);
+    const uint8_t* const vectors = args.blobs[blob] + args.offset;
+    const uint32_t stop = (blob + 1) * args.per_blob < end ? (blob + 1) * args.per_blob : end;
+    for (; partition < stop; ++partition) {
+      DotQueries(vectors + (partition - blob * args.per_blob) * vector_bytes,
+                 args,
+                 partition - args.first_partition);
+    }
+  }
+  return kOk;
+}
+
+void ReduceScores(const ReduceScoresArgs& args) {
+  const uint32_t n = args.num_partitions;
+  const bool is_sum = args.reduction == GroupReduction::kSum;
+  for (uint32_t j = 0; j < n; ++j) {
+    args.out[j] = is_sum ? 0.0F : kMinusInf;
+  }
+  for (uint32_t i = 0; i < args.num_queries; ++i) {
+    const float* const row = args.scores + i * size_t{n};
+    const float lse = LogSumExp(row, n, args.scale);
+    if (!(lse > kMinusInf)) {
+      continue;
+    }
+    if (is_sum) {
+      AddProbabilities(row, n, args.scale, lse, args.out);
+      continue;
+    }
+    for (uint32_t j = 0; j < n; ++j) {
+      const float log_p = args.scale * row[j] - lse;
+      args.out[j] = log_p > args.out[j] ? log_p : args.out[j];
+    }
+  }
+}
+
+uint32_t SelectBest(const SelectBestArgs& args) {
+  const float threshold = ThresholdOf(args.scores, args.n, args.k);
+  uint32_t above = 0;
+  for (uint32_t i = 0; i < args.n; ++i) {
+    above += args.scores[i] > threshold ? 1U : 0U;
+  }
+  uint32_t equal_left = above < args.k ? args.k - above : 0;
+  uint32_t count = 0;
+  for (uint32_t begin = 0; begin < args.n; begin += 64) {
+    uint64_t word = 0;
+    const uint32_t end = args.n - begin < 64 ? args.n - begin : 64;
+    for (uint32_t i = 0; i < end; ++i) {
+      const float score = args.scores[begin + i];
+      const bool is_equal = score == threshold && equal_left > 0;
+      equal_left -= is_equal ? 1 : 0;
+      const bool taken = (score > threshold && args.k > 0) || is_equal;
+      word |= uint64_t{taken} << i;
+      count += taken ? 1 : 0;
+    }
+    args.chosen[begin / 64] = word;
+  }
+  return count;
+}
+
+}  // namespace spindle::kernels::SPINDLE_KERNEL_ISA

@@ -1,0 +1,81 @@
+// Select stage by plain loops in double, the oracle of the tests.
+#include "kernels/api/select.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <numeric>
+#include <vector>
+
+#include "kernels/api/attention.h"
+#include "kernels/api/exec.h"
+#include "kernels/codes.h"
+#include "kernels/functions.h"
+
+namespace spindle::kernels::reference {
+
+int ScorePartitions(const ScorePartitionsArgs& args) {
+  if (args.dim == 0 || args.dim % 16 != 0 || args.dim > kMaxIndexDim || args.per_blob == 0 ||
+      args.num_queries == 0 || args.num_queries > kMaxGroup) {
+    return kInvalidArgument;
+  }
+  for (uint32_t j = 0; j < args.num_partitions; ++j) {
+    const uint32_t partition = args.first_partition + j;
+    const uint8_t* const vector = args.blobs[partition / args.per_blob] + args.offset +
+                                  partition % args.per_blob * 2 * size_t{args.dim};
+    for (uint32_t i = 0; i < args.num_queries; ++i) {
+      double sum = 0;
+      for (uint32_t d = 0; d < args.dim; ++d) {
+        uint16_t half;
+        std::memcpy(&half, vector + 2 * size_t{d}, sizeof(half));
+        sum += double{args.q[i * size_t{args.dim} + d]} * double{Bf16ToFloat(half)};
+      }
+      args.scores[i * size_t{args.num_partitions} + j] = static_cast<float>(sum);
+    }
+  }
+  return kOk;
+}
+
+void ReduceScores(const ReduceScoresArgs& args) {
+  const uint32_t n = args.num_partitions;
+  const bool is_sum = args.reduction == GroupReduction::kSum;
+  const float nothing = -std::numeric_limits<float>::infinity();
+  std::fill_n(args.out, n, is_sum ? 0.0F : nothing);
+  for (uint32_t i = 0; i < args.num_queries; ++i) {
+    const float* const row = args.scores + i * size_t{n};
+    float max = nothing;
+    for (uint32_t j = 0; j < n; ++j) {
+      max = row[j] > max ? row[j] : max;
+    }
+    if (max == nothing) {
+      continue;
+    }
+    double sum = 0;
+    for (uint32_t j = 0; j < n; ++j) {
+      sum += std::exp(double{args.scale} * (double{row[j]} - double{max}));
+    }
+    for (uint32_t j = 0; j < n; ++j) {
+      const double log_p = double{args.scale} * (double{row[j]} - double{max}) - std::log(sum);
+      args.out[j] = is_sum ? args.out[j] + static_cast<float>(std::exp(log_p))
+                           : std::max(args.out[j], static_cast<float>(log_p));
+    }
+  }
+}
+
+uint32_t SelectBest(const SelectBestArgs& args) {
+  std::vector<uint32_t> order(args.n);
+  std::iota(order.begin(), order.end(), 0U);
+  std::erase_if(order, [&](uint32_t j) { return std::isnan(args.scores[j]); });
+  std::stable_sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) {
+    return args.scores[a] > args.scores[b];
+  });
+  order.resize(std::min<size_t>(args.k, order.size()));
+  std::fill_n(args.chosen, (args.n + 63) / 64, uint64_t{0});
+  for (const uint32_t j : order) {
+    args.chosen[j / 64] |= uint64_t{1} << (j % 64);
+  }
+  return static_cast<uint32_t>(order.size());
+}
+
+}  // namespace spindle::kernels::reference

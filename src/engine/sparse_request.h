@@ -1,0 +1,37 @@
+// What a request, or the server's defaults, say about sparse attention, and what that means for a
+// model. Thread-safety: plain value and pure functions.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "engine/sparse_decode.h"
+#include "kv/kv_geometry.h"
+
+namespace spindle::engine {
+
+// Unset fields: the server's defaults. Meanings and ranges: docs/http-api.md.
+struct SparseRequest {
+  std::string algorithm;  // empty or "auto": the server's
+  std::optional<uint32_t> budget_tokens;
+  std::optional<double> budget_fraction;  // (0, 1]; not with budget_tokens
+  std::optional<uint32_t> sink_tokens;
+  std::optional<uint32_t> recent_tokens;
+  std::optional<uint32_t> min_context;
+  std::optional<std::vector<int32_t>> dense_layers;  // negative ones count from the end
+  std::vector<float> layer_multipliers;              // > 0
+  std::vector<float> head_multipliers;               // > 0
+};
+
+// `wishes` over `defaults`. The method of prefix keys follows from all that decides choices.
+// ERRORS: kNotFound (no such algorithm), kInvalidArgument naming the field and its range (layers
+// and heads that the model does not have; multipliers or budgets out of range).
+[[nodiscard]] absl::StatusOr<SparseDecode> ResolveSparse(const SparseRequest& wishes,
+                                                         const SparseRequest& defaults,
+                                                         const kv::KvGeometry& geometry,
+                                                         uint32_t max_model_len);
+
+}  // namespace spindle::engine

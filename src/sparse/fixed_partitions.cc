@@ -1,0 +1,116 @@
+#include "sparse/fixed_partitions.h"
+
+#include <algorithm>
+
+#include "base/prefix_key.h"
+#include "base/status_macros.h"
+
+namespace spindle::sparse {
+namespace {
+
+constexpr uint32_t kLanes = kStripeTokens;
+
+// Bits [begin, end) of a word.
+uint64_t Lanes(uint32_t begin, uint32_t end) {
+  if (begin >= end) {
+    return 0;
+  }
+  return (~uint64_t{0} >> (kLanes - (end - begin))) << begin;
+}
+
+// Lanes of tile `tile` at positions [begin, end).
+uint64_t LanesOfTile(uint32_t tile, uint32_t begin, uint32_t end) {
+  const uint32_t first = tile * kLanes;
+  const auto lane = [first](uint32_t position) {
+    return std::clamp(position, first, first + kLanes) - first;
+  };
+  return Lanes(lane(begin), lane(end));
+}
+
+// Where the tokens that are always attended begin again, behind the sink.
+uint32_t AlwaysFrom(const SelectJob& job, uint32_t partition_tokens) {
+  const uint32_t num_tokens = job.num_tokens();
+  const uint32_t recent = std::min(num_tokens, std::max(1U, job.settings->recent_tokens));
+  return std::min(num_tokens - recent, num_tokens / partition_tokens * partition_tokens);
+}
+
+}  // namespace
+
+PartitionRange CandidatesOf(const SelectJob& job, uint32_t partition_tokens) {
+  const uint32_t complete = job.num_tokens() / partition_tokens;
+  const uint32_t always_from = AlwaysFrom(job, partition_tokens);
+  const uint32_t end = std::min(complete, (always_from + partition_tokens - 1) / partition_tokens);
+  return {std::min(end, job.settings->sink_tokens / partition_tokens), end};
+}
+
+uint32_t BudgetPartitions(const SelectJob& job,
+                          uint32_t partition_tokens,
+                          PartitionRange candidates) {
+  return std::min((job.budget_tokens + partition_tokens - 1) / partition_tokens, candidates.size());
+}
+
+void RankPartitions(const SelectJob& job,
+                    PartitionRange candidates,
+                    uint32_t per_stripe,
+                    uint32_t dim,
+                    kernels::GroupReduction reduction,
+                    SelectWorkspace& workspace) {
+  workspace.scores.resize(size_t{job.group} * candidates.size());
+  workspace.best.resize(candidates.size());
+  const kernels::ScorePartitionsArgs score{.blobs = job.index.stripes.data(),
+                                           .offset = job.index.offset,
+                                           .per_blob = per_stripe,
+                                           .dim = dim,
+                                           .first_partition = candidates.begin,
+                                           .num_partitions = candidates.size(),
+                                           .q = workspace.query.data(),
+                                           .num_queries = job.group,
+                                           .scores = workspace.scores.data()};
+  SPINDLE_CHECK(workspace.kernels.score_partitions(score) == kernels::kOk);
+  workspace.kernels.reduce_scores({.scores = workspace.scores.data(),
+                                   .num_queries = job.group,
+                                   .num_partitions = candidates.size(),
+                                   .scale = job.scale,
+                                   .reduction = reduction,
+                                   .out = workspace.best.data()});
+}
+
+void ChooseBest(uint32_t wanted, SelectWorkspace& workspace) {
+  const auto count = static_cast<uint32_t>(workspace.best.size());
+  workspace.chosen.resize((count + 63) / 64);
+  workspace.kernels.select_best({.scores = workspace.best.data(),
+                                 .n = count,
+                                 .k = wanted,
+                                 .chosen = workspace.chosen.data()});
+}
+
+uint32_t WriteTiles(const SelectJob& job,
+                    uint32_t partition_tokens,
+                    PartitionRange candidates,
+                    std::span<const uint64_t> chosen,
+                    std::span<TileLive> out) {
+  const uint32_t num_tokens = job.num_tokens();
+  const uint32_t per_tile = kLanes / partition_tokens;
+  const uint32_t always_from = AlwaysFrom(job, partition_tokens);
+  const uint32_t num_tiles = (num_tokens + kLanes - 1) / kLanes;
+  uint32_t count = 0;
+  for (uint32_t tile = 0; tile < num_tiles; ++tile) {
+    uint64_t live = LanesOfTile(tile, 0, std::min(job.settings->sink_tokens, num_tokens)) |
+                    LanesOfTile(tile, always_from, num_tokens);
+    const uint32_t begin = std::max(candidates.begin, tile * per_tile);
+    const uint32_t end = std::min(candidates.end, (tile + 1) * per_tile);
+    for (uint32_t partition = begin; partition < end; ++partition) {
+      const uint32_t i = partition - candidates.begin;
+      if (chosen.empty() || (chosen[i / 64] >> (i % 64) & 1U) != 0) {
+        const uint32_t lane = partition * partition_tokens - tile * kLanes;
+        live |= Lanes(lane, lane + partition_tokens);
+      }
+    }
+    if (live != 0) {
+      out[count++] = {.tile = tile, .live = live};
+    }
+  }
+  return count;
+}
+
+}  // namespace spindle::sparse

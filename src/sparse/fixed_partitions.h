@@ -1,0 +1,56 @@
+// Partitions of a fixed number of consecutive tokens (pages of Quest, chunks, blocks): which of
+// them a row may choose among, and the positions that its choice makes live. Thread-safety: pure
+// functions.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "kernels/api/select.h"
+#include "sparse/sparse_algorithm.h"
+
+namespace spindle::sparse {
+
+// Half-open, of partitions.
+struct PartitionRange {
+  uint32_t begin;
+  uint32_t end;
+
+  [[nodiscard]] uint32_t size() const { return end - begin; }
+};
+
+// Complete partitions that are not wholly inside what is always attended.
+// REQUIRES: partition_tokens divides 64.
+[[nodiscard]] PartitionRange CandidatesOf(const SelectJob& job, uint32_t partition_tokens);
+
+// min(⌈budget / partition_tokens⌉, candidates).
+[[nodiscard]] uint32_t BudgetPartitions(const SelectJob& job,
+                                        uint32_t partition_tokens,
+                                        PartitionRange candidates);
+
+// Scores the candidates by their index vectors against workspace.query [group][dim]: a softmax per
+// query head over the candidates, reduced over the group (kernels/api/select.h), into
+// workspace.best.
+// REQUIRES: candidates is not empty; vectors of `dim` bf16 elements, per_stripe of them in the
+// index of a stripe.
+void RankPartitions(const SelectJob& job,
+                    PartitionRange candidates,
+                    uint32_t per_stripe,
+                    uint32_t dim,
+                    kernels::GroupReduction reduction,
+                    SelectWorkspace& workspace);
+
+// The `wanted` best of workspace.best into workspace.chosen; equal ones by position.
+// REQUIRES: wanted ≤ workspace.best.size().
+void ChooseBest(uint32_t wanted, SelectWorkspace& workspace);
+
+// Tiles of the sink, the recent tokens, those behind the last complete partition, and the chosen
+// candidates: bit i mod 64 of chosen[i div 64] stands for candidate i. Empty: all of them.
+// Returns how many tiles. REQUIRES: as SparseAlgorithm::Select.
+[[nodiscard]] uint32_t WriteTiles(const SelectJob& job,
+                                  uint32_t partition_tokens,
+                                  PartitionRange candidates,
+                                  std::span<const uint64_t> chosen,
+                                  std::span<TileLive> out);
+
+}  // namespace spindle::sparse

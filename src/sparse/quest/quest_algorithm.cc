@@ -1,0 +1,65 @@
+#include "sparse/quest/quest_algorithm.h"
+
+#include <algorithm>
+
+#include "base/prefix_key.h"
+#include "base/status_macros.h"
+#include "sparse/fixed_partitions.h"
+
+namespace spindle::sparse {
+namespace {
+
+constexpr uint32_t kPagesPerStripe = kStripeTokens / QuestAlgorithm::kPageTokens;
+
+// The bound q⁺ · max + q⁻ · min is one product with the index vector [max | min].
+void SplitSigns(const SelectJob& job, std::vector<float>* query) {
+  const uint32_t d = job.head_dim;
+  query->resize(size_t{job.group} * 2 * d);
+  for (uint32_t head = 0; head < job.group; ++head) {
+    const float* const q = job.q + size_t{head} * d;
+    float* const out = query->data() + size_t{head} * 2 * d;
+    for (uint32_t i = 0; i < d; ++i) {
+      out[i] = std::max(q[i], 0.0F);
+      out[d + i] = std::min(q[i], 0.0F);
+    }
+  }
+}
+
+}  // namespace
+
+uint32_t QuestAlgorithm::index_bytes(const kv::KvGeometry& geometry) const {
+  return kPagesPerStripe * 2 * geometry.head_dim * static_cast<uint32_t>(sizeof(uint16_t));
+}
+
+int QuestAlgorithm::BuildIndex(const IndexJob& job, const kernels::KernelTable& kernels) const {
+  const uint32_t page_end = job.lane_end / kPageTokens;
+  for (uint32_t page = job.lane_begin / kPageTokens; page < page_end; ++page) {
+    const kernels::KeyBoundsArgs bounds{
+        .keys = job.keys,
+        .first_lane = page * kPageTokens,
+        .num_lanes = kPageTokens,
+        .out = reinterpret_cast<uint16_t*>(job.index) + size_t{page} * 2 * job.keys.head_dim,
+    };
+    if (const int code = kernels.key_bounds(bounds); code != kernels::kOk) {
+      return code;
+    }
+  }
+  return kernels::kOk;
+}
+
+uint32_t QuestAlgorithm::Select(const SelectJob& job,
+                                SelectWorkspace& workspace,
+                                std::span<TileLive> out) const {
+  const PartitionRange pages = CandidatesOf(job, kPageTokens);
+  const uint32_t wanted = BudgetPartitions(job, kPageTokens, pages);
+  if (pages.size() == 0 || (wanted == pages.size() && !job.settings->always_ranks)) {
+    return WriteTiles(job, kPageTokens, pages, {}, out);
+  }
+  SplitSigns(job, &workspace.query);
+  RankPartitions(
+      job, pages, kPagesPerStripe, 2 * job.head_dim, kernels::GroupReduction::kMaxLog, workspace);
+  ChooseBest(wanted, workspace);
+  return WriteTiles(job, kPageTokens, pages, workspace.chosen, out);
+}
+
+}  // namespace spindle::sparse

@@ -1,0 +1,26 @@
+// Quest (arXiv 2406.10774): per page of 16 tokens the channel-wise bounds of its keys, which bound
+// every q·k in the page from above; the pages with the largest bounds are attended. Where query
+// heads share a KV head their bounds are put on one scale by a softmax, and a page counts as its
+// best head says. Index: 1/16 of the KV bytes. Thread-safety: stateless.
+#pragma once
+
+#include "sparse/sparse_algorithm.h"
+
+namespace spindle::sparse {
+
+class QuestAlgorithm final : public SparseAlgorithm {
+ public:
+  static constexpr uint32_t kPageTokens = 16;
+
+  [[nodiscard]] std::string_view name() const override { return "quest"; }
+
+  // [64 / 16 pages][max(head_dim) | min(head_dim)] bf16.
+  [[nodiscard]] uint32_t index_bytes(const kv::KvGeometry& geometry) const override;
+  [[nodiscard]] int BuildIndex(const IndexJob& job,
+                               const kernels::KernelTable& kernels) const override;
+  [[nodiscard]] uint32_t Select(const SelectJob& job,
+                                SelectWorkspace& workspace,
+                                std::span<TileLive> out) const override;
+};
+
+}  // namespace spindle::sparse

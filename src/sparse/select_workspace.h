@@ -1,0 +1,30 @@
+// What a compute worker lends to Select: kernels, and buffers that grow to the longest context and
+// stay. Thread-safety: one worker at a time.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "kernels/registry.h"
+
+namespace spindle::sparse {
+
+struct SelectWorkspace {
+  explicit SelectWorkspace(const kernels::KernelTable& table) : kernels(table) {}
+
+  // Room for a context of `num_partitions` with `group` query heads of `dim` index elements.
+  void Reserve(uint32_t num_partitions, uint32_t group, uint32_t dim) {
+    query.reserve(size_t{group} * dim);
+    scores.reserve(size_t{group} * num_partitions);
+    best.reserve(num_partitions);
+    chosen.reserve((num_partitions + 63) / 64);
+  }
+
+  const kernels::KernelTable& kernels;
+  std::vector<float> query;      // [group][dim]
+  std::vector<float> scores;     // [group][partitions]
+  std::vector<float> best;       // [partitions] reduced over the group
+  std::vector<uint64_t> chosen;  // [⌈partitions / 64⌉]
+};
+
+}  // namespace spindle::sparse

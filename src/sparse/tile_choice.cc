@@ -1,0 +1,37 @@
+#include "sparse/tile_choice.h"
+
+#include <span>
+
+namespace spindle::sparse {
+
+void ChooseTiles(const StepJobs& jobs,
+                 const StepJob& job,
+                 const LayerQueries& queries,
+                 uint32_t head,
+                 SelectWorkspace& workspace,
+                 std::vector<TileLive>* tiles) {
+  const std::span<const TileLive> dense = jobs.DenseTilesOf(job);
+  if (job.IsDense(queries.layer)) {
+    tiles->assign(dense.begin(), dense.end());
+    return;
+  }
+  const KvHeadIdx kv_head(static_cast<uint16_t>(head));
+  const SparsePolicy& policy = *job.policy;
+  const SelectJob select{
+      .position = job.first_position,
+      .decode_step = job.decode_step,
+      .layer = queries.layer,
+      .head = kv_head,
+      .settings = &policy.settings(),
+      .budget_tokens = policy.BudgetTokens(queries.layer, kv_head, job.num_tokens()),
+      .q = queries.q + job.row_begin * queries.q_stride + queries.HeadOffset(head),
+      .group = queries.spec->group(),
+      .head_dim = queries.spec->head_dim,
+      .scale = queries.spec->scale,
+      .index = queries.indexes->ViewOf(job.sequence, queries.layer, kv_head),
+  };
+  tiles->resize(dense.size());
+  tiles->resize(policy.algorithm().Select(select, workspace, *tiles));
+}
+
+}  // namespace spindle::sparse

@@ -1,0 +1,22 @@
+// The choice of one job for one layer and KV head, whoever attends to it afterwards.
+// Thread-safety: any worker, with a workspace of its own.
+#pragma once
+
+#include <vector>
+
+#include "sparse/layer_attention.h"
+#include "sparse/select_workspace.h"
+#include "sparse/step_jobs.h"
+
+namespace spindle::sparse {
+
+// Writes the tiles of `job`, ascending: everything in dense layers, else what the policy's
+// algorithm selects. Allocates only when `tiles` has no capacity for the context.
+void ChooseTiles(const StepJobs& jobs,
+                 const StepJob& job,
+                 const LayerQueries& queries,
+                 uint32_t head,
+                 SelectWorkspace& workspace,
+                 std::vector<TileLive>* tiles);
+
+}  // namespace spindle::sparse

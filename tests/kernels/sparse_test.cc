@@ -1,0 +1,321 @@
+// Index and Select kernels of every table against plain definitions.
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "kernel_cases.h"
+#include "kernels/codes.h"
+#include "kernels/registry.h"
+#include "support/random_seed.h"
+
+namespace spindle::kernels {
+namespace {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+uint32_t Below(std::mt19937& rng, uint32_t n) {
+  return static_cast<uint32_t>(rng() % n);
+}
+
+class SparseKernelsTest : public testing::TestWithParam<Isa> {};
+
+// Index vectors in blobs of a stripe each, with bytes before and behind them.
+struct Index {
+  Index(uint32_t num_blobs, uint32_t vectors, uint32_t elements, std::mt19937& rng)
+      : per_blob(vectors), dim(elements), offset(96) {
+    std::normal_distribution<float> normal;
+    for (uint32_t i = 0; i < num_blobs; ++i) {
+      blobs.emplace_back(offset + size_t{per_blob} * dim * 2 + 32, uint8_t{0xFF});
+      for (uint32_t j = 0; j < per_blob * dim; ++j) {
+        const uint16_t half = FloatToBf16(normal(rng));
+        std::memcpy(&blobs.back()[offset + 2 * size_t{j}], &half, sizeof(half));
+      }
+    }
+    for (const std::vector<uint8_t>& blob : blobs) {
+      addresses.push_back(blob.data());
+    }
+  }
+
+  [[nodiscard]] double At(uint32_t partition, uint32_t d) const {
+    uint16_t half;
+    const std::vector<uint8_t>& blob = blobs[partition / per_blob];
+    std::memcpy(&half, &blob[offset + 2 * (size_t{partition % per_blob} * dim + d)], sizeof(half));
+    return double{Bf16ToFloat(half)};
+  }
+
+  uint32_t per_blob;
+  uint32_t dim;
+  size_t offset;
+  std::vector<std::vector<uint8_t>> blobs;
+  std::vector<const uint8_t*> addresses;
+};
+
+TEST_P(SparseKernelsTest, ScoresAreProductsOfQueriesAndVectors) {
+  SPINDLE_TABLE_OR_SKIP(table, GetParam());
+  std::mt19937 rng(static_cast<uint32_t>(test::RandomSeed(5)));
+  for (const uint32_t dim : {16U, 64U, 80U, 128U, 256U, 512U}) {
+    for (const uint32_t per_blob : {1U, 4U, 8U}) {
+      const Index index(9, per_blob, dim, rng);
+      for (const uint32_t num_queries : {1U, 2U, 3U, 4U, 7U, 16U}) {
+        const std::vector<float> q = RandomFloats(size_t{num_queries} * dim, rng);
+        const uint32_t first = Below(rng, 8 * per_blob);
+        const uint32_t count = 1 + Below(rng, 9 * per_blob - first);
+        std::vector<float> scores(size_t{num_queries} * count + 1, 77.0F);
+        const ScorePartitionsArgs args{.blobs = index.addresses.data(),
+                                       .offset = index.offset,
+                                       .per_blob = per_blob,
+                                       .dim = dim,
+                                       .first_partition = first,
+                                       .num_partitions = count,
+                                       .q = q.data(),
+                                       .num_queries = num_queries,
+                                       .scores = scores.data()};
+        ASSERT_EQ(table->score_partitions(args), kOk);
+        for (uint32_t i = 0; i < num_queries; ++i) {
+          for (uint32_t j = 0; j < count; ++j) {
+            double expected = 0;
+            double magnitude = 0;
+            for (uint32_t d = 0; d < dim; ++d) {
+              const double product = double{q[i * size_t{dim} + d]} * index.At(first + j, d);
+              expected += product;
+              magnitude += std::abs(product);
+            }
+            // Every addition of a chain of dim / 16 and a tree of 4 rounds once.
+            const double bound = (dim / 16.0 + 5) * std::ldexp(1.0, -24) * magnitude;
+            ASSERT_NEAR(scores[i * size_t{count} + j], expected, bound);
+          }
+        }
+        ASSERT_EQ(scores.back(), 77.0F);
+      }
+    }
+  }
+}
+
+TEST_P(SparseKernelsTest, ScoresOfAPartitionDoNotDependOnTheOthers) {
+  SPINDLE_TABLE_OR_SKIP(table, GetParam());
+  std::mt19937 rng(static_cast<uint32_t>(test::RandomSeed(6)));
+  const Index index(6, 4, 128, rng);
+  const std::vector<float> q = RandomFloats(3 * 128, rng);
+  const auto score = [&](uint32_t first, uint32_t count) {
+    std::vector<float> scores(3 * size_t{count});
+    EXPECT_EQ(table->score_partitions({index.addresses.data(),
+                                       index.offset,
+                                       4,
+                                       128,
+                                       first,
+                                       count,
+                                       q.data(),
+                                       3,
+                                       scores.data()}),
+              kOk);
+    return scores;
+  };
+  const std::vector<float> all = score(0, 24);
+  for (uint32_t j = 0; j < 24; ++j) {
+    const std::vector<float> one = score(j, 1);
+    for (uint32_t i = 0; i < 3; ++i) {
+      ASSERT_EQ(std::bit_cast<uint32_t>(one[i]), std::bit_cast<uint32_t>(all[i * 24 + j]));
+    }
+  }
+}
+
+TEST_P(SparseKernelsTest, RefusesShapesItCannotRead) {
+  SPINDLE_TABLE_OR_SKIP(table, GetParam());
+  for (const auto& [dim, per_blob, queries] : std::vector<std::array<uint32_t, 3>>{
+           {24, 1, 1}, {0, 1, 1}, {528, 1, 1}, {64, 0, 1}, {64, 1, 0}, {64, 1, 17}}) {
+    ScorePartitionsArgs args{};
+    args.dim = dim;
+    args.per_blob = per_blob;
+    args.num_queries = queries;
+    EXPECT_EQ(table->score_partitions(args), kInvalidArgument);
+  }
+}
+
+TEST_P(SparseKernelsTest, ReductionIsOverSoftmaxes) {
+  SPINDLE_TABLE_OR_SKIP(table, GetParam());
+  std::mt19937 rng(static_cast<uint32_t>(test::RandomSeed(7)));
+  for (const uint32_t n : {1U, 2U, 15U, 16U, 17U, 64U, 471U}) {
+    for (const uint32_t num_queries : {1U, 3U, 8U}) {
+      const std::vector<float> scores = RandomFloats(size_t{num_queries} * n, rng);
+      const float scale = 0.25F + static_cast<float>(Below(rng, 100)) * 0.1F;
+      std::vector<double> sums(n, 0.0);
+      std::vector<double> best(n, -1e300);
+      for (uint32_t i = 0; i < num_queries; ++i) {
+        double sum = 0;
+        for (uint32_t j = 0; j < n; ++j) {
+          sum += std::exp(double{scale} * double{scores[i * size_t{n} + j]});
+        }
+        for (uint32_t j = 0; j < n; ++j) {
+          const double log_p = double{scale} * double{scores[i * size_t{n} + j]} - std::log(sum);
+          sums[j] += std::exp(log_p);
+          best[j] = std::max(best[j], log_p);
+        }
+      }
+      std::vector<float> out(n);
+      table->reduce_scores(
+          {scores.data(), num_queries, n, scale, GroupReduction::kSum, out.data()});
+      for (uint32_t j = 0; j < n; ++j) {
+        // Exponents below 100 in size, rounded to 24 bits.
+        ASSERT_NEAR(out[j], sums[j], 2e-5 * sums[j] + 1e-30) << n << " " << j;
+      }
+      table->reduce_scores(
+          {scores.data(), num_queries, n, scale, GroupReduction::kMaxLog, out.data()});
+      for (uint32_t j = 0; j < n; ++j) {
+        ASSERT_NEAR(out[j], best[j], 2e-5) << n << " " << j;
+      }
+    }
+  }
+}
+
+TEST_P(SparseKernelsTest, HeadsWithoutScoresDoNotCount) {
+  SPINDLE_TABLE_OR_SKIP(table, GetParam());
+  std::vector<float> scores(40, -kInfinity);
+  std::fill_n(scores.begin(), 20, std::nanf(""));
+  std::vector<float> out(20, 1.0F);
+  table->reduce_scores({scores.data(), 2, 20, 1.0F, GroupReduction::kSum, out.data()});
+  EXPECT_EQ(out, std::vector<float>(20, 0.0F));
+  table->reduce_scores({scores.data(), 2, 20, 1.0F, GroupReduction::kMaxLog, out.data()});
+  EXPECT_EQ(out, std::vector<float>(20, -kInfinity));
+}
+
+TEST_P(SparseKernelsTest, LogarithmsTellTinyProbabilitiesApart) {
+  SPINDLE_TABLE_OR_SKIP(table, GetParam());
+  const std::vector<float> scores = {500.0F, 1.0F, 2.0F, 0.0F};
+  std::vector<float> out(4);
+  table->reduce_scores({scores.data(), 1, 4, 1.0F, GroupReduction::kMaxLog, out.data()});
+  EXPECT_GT(out[2], out[1]);
+  EXPECT_GT(out[1], out[3]);
+}
+
+std::vector<uint32_t> BestBySorting(const std::vector<float>& scores, uint32_t k) {
+  std::vector<uint32_t> order;
+  for (uint32_t j = 0; j < scores.size(); ++j) {
+    if (!std::isnan(scores[j])) {
+      order.push_back(j);
+    }
+  }
+  std::stable_sort(
+      order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return scores[a] > scores[b]; });
+  order.resize(std::min<size_t>(order.size(), k));
+  std::sort(order.begin(), order.end());
+  return order;
+}
+
+TEST_P(SparseKernelsTest, TheBestComeWithTiesByPosition) {
+  SPINDLE_TABLE_OR_SKIP(table, GetParam());
+  std::mt19937 rng(static_cast<uint32_t>(test::RandomSeed(8)));
+  const std::vector<float> odd = {
+      0.0F, -0.0F, 1e-40F, -1e-40F, kInfinity, -kInfinity, std::nanf("")};
+  for (uint32_t round = 0; round < 1500; ++round) {
+    const uint32_t n = 1 + Below(rng, round % 10 == 0 ? 700 : 90);
+    const uint32_t k = round % 7 == 0 ? n : Below(rng, n + 1);
+    const uint32_t kinds = round % 3;
+    std::vector<float> scores(n);
+    for (float& score : scores) {
+      score = kinds == 0   ? static_cast<float>(Below(rng, 5))
+              : kinds == 1 ? static_cast<float>(static_cast<int32_t>(rng())) * 1e-9F
+                           : odd[Below(rng, static_cast<uint32_t>(odd.size()))];
+    }
+    std::vector<uint64_t> chosen((n + 63) / 64 + 1, 0xDEADBEEF);
+    const uint32_t count = table->select_best({scores.data(), n, k, chosen.data()});
+    std::vector<uint32_t> ids;
+    for (uint32_t j = 0; j < (n + 63) / 64 * 64; ++j) {
+      if ((chosen[j / 64] >> (j % 64) & 1) != 0) {
+        ids.push_back(j);
+      }
+    }
+    ASSERT_EQ(ids, BestBySorting(scores, k)) << "round " << round;
+    ASSERT_EQ(count, ids.size());
+    ASSERT_EQ(chosen.back(), 0xDEADBEEF);
+  }
+}
+
+// Keys of a stripe in pages, K half then V half.
+struct Stripe {
+  Stripe(DType kv_type, uint32_t head_dim, uint32_t page_tokens, std::mt19937& rng)
+      : type(kv_type),
+        row_bytes(RowBytes(kv_type, head_dim)),
+        bytes(RandomRows(kv_type, 2 * 64, head_dim, rng)),
+        keys{bytes.data(), page_tokens, 2 * page_tokens * row_bytes, head_dim, kv_type} {}
+
+  [[nodiscard]] float At(uint32_t lane, uint32_t d) const {
+    const uint8_t* const key = bytes.data() + lane / keys.page_tokens * keys.page_bytes +
+                               lane % keys.page_tokens * row_bytes;
+    if (type == DType::kF32) {
+      float value;
+      std::memcpy(&value, key + 4 * size_t{d}, sizeof(value));
+      return value;
+    }
+    uint16_t half;
+    std::memcpy(&half, key + 2 * size_t{d}, sizeof(half));
+    return Bf16ToFloat(half);
+  }
+
+  DType type;
+  size_t row_bytes;
+  std::vector<uint8_t> bytes;
+  StripeKeys keys;
+};
+
+TEST_P(SparseKernelsTest, BoundsHoldAndAreTheClosest) {
+  SPINDLE_TABLE_OR_SKIP(table, GetParam());
+  std::mt19937 rng(static_cast<uint32_t>(test::RandomSeed(9)));
+  for (const DType type : {DType::kBF16, DType::kF32}) {
+    for (const uint32_t head_dim : {16U, 64U, 80U, 128U}) {
+      for (const uint32_t page_tokens : {8U, 16U, 32U}) {
+        const Stripe stripe(type, head_dim, page_tokens, rng);
+        for (const auto& [first, count] : std::vector<std::pair<uint32_t, uint32_t>>{
+                 {0, 16}, {48, 16}, {5, 1}, {7, 40}, {0, 64}}) {
+          std::vector<uint16_t> out(2 * size_t{head_dim} + 1, 0xBEEF);
+          ASSERT_EQ(table->key_bounds({stripe.keys, first, count, out.data()}), kOk);
+          for (uint32_t d = 0; d < head_dim; ++d) {
+            float max = stripe.At(first, d);
+            float min = max;
+            for (uint32_t lane = first; lane < first + count; ++lane) {
+              max = std::max(max, stripe.At(lane, d));
+              min = std::min(min, stripe.At(lane, d));
+            }
+            const float upper = Bf16ToFloat(out[d]);
+            const float lower = Bf16ToFloat(out[head_dim + d]);
+            ASSERT_GE(upper, max);
+            ASSERT_LE(lower, min);
+            if (type == DType::kBF16) {
+              ASSERT_EQ(upper, max);
+              ASSERT_EQ(lower, min);
+            } else {  // one bf16 step at most
+              ASSERT_LE(upper - max, std::ldexp(std::abs(max), -7));
+              ASSERT_LE(min - lower, std::ldexp(std::abs(min), -7));
+            }
+          }
+          ASSERT_EQ(out.back(), 0xBEEF);
+        }
+      }
+    }
+  }
+}
+
+TEST_P(SparseKernelsTest, AKeyThatIsNoNumberShowsInItsBounds) {
+  SPINDLE_TABLE_OR_SKIP(table, GetParam());
+  std::mt19937 rng(1);
+  for (const uint16_t bad : {uint16_t{0x7FC0}, uint16_t{0x7F80}, uint16_t{0xFF80}}) {
+    Stripe stripe(DType::kBF16, 64, 16, rng);
+    std::memcpy(&stripe.bytes[stripe.row_bytes * 3 + 2 * 20], &bad, sizeof(bad));
+    std::vector<uint16_t> out(128);
+    ASSERT_EQ(table->key_bounds({stripe.keys, 0, 16, out.data()}), kOk);
+    for (uint32_t d = 0; d < 64; ++d) {
+      EXPECT_EQ(std::isnan(Bf16ToFloat(out[d])), d == 20);
+      EXPECT_EQ(std::isnan(Bf16ToFloat(out[64 + d])), d == 20);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Tables, SparseKernelsTest, testing::ValuesIn(kAllIsas), IsaParamName);
+
+}  // namespace
+}  // namespace spindle::kernels

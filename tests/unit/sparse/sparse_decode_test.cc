@@ -1,0 +1,222 @@
+// Algorithms in the attention runtime: equal to dense with everything selected, the same bits in
+// any company, chunking, placement and after sharing, and the index follows its stripe.
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "attention_rig.h"
+#include "base/prefix_key.h"
+#include "sparse/algorithm_registry.h"
+
+namespace spindle::sparse {
+namespace {
+
+constexpr uint32_t kPrompt = 1100;  // two segments
+constexpr uint32_t kSteps = 20;
+
+SparsePolicy Policy(const char* algorithm, uint32_t budget, bool always_ranks = false) {
+  SparseSettings settings{.budget_tokens = budget, .recent_tokens = 20, .min_context = 0};
+  settings.always_ranks = always_ranks;
+  return {FindAlgorithm(algorithm), settings};
+}
+
+bool EqualResults(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+class SparseDecodeTest : public ::testing::TestWithParam<const char*> {
+ protected:
+  static RigOptions Options() {
+    return {.table = kernels::BestKernels()->name.data(),
+            .num_layers = 2,
+            .num_q_heads = 6,
+            .num_kv_heads = 2,
+            .num_threads = 2,
+            .num_stripes = 80};
+  }
+
+  // Decodes `steps` tokens from `first` on, one row a step.
+  static std::vector<float> Decode(AttentionRig& rig,
+                                   SequenceId sequence,
+                                   const SparsePolicy* policy,
+                                   uint32_t first,
+                                   uint32_t steps) {
+    std::vector<float> results;
+    for (uint32_t position = first; position < first + steps; ++position) {
+      const RigRows rows{sequence, 1, position, 1, policy, kPrompt};
+      const std::vector<float> part = rig.Step({&rows, 1});
+      results.insert(results.end(), part.begin(), part.end());
+    }
+    return results;
+  }
+
+  static std::vector<float> PrefillAndDecode(AttentionRig& rig,
+                                             const SparsePolicy* policy,
+                                             uint32_t chunk = 512) {
+    const SequenceId sequence = rig.Open();
+    for (uint32_t first = 0; first < kPrompt; first += chunk) {
+      const RigRows rows{sequence, 1, first, std::min(chunk, kPrompt - first), policy, kPrompt};
+      rig.Step({&rows, 1});
+    }
+    std::vector<float> results = Decode(rig, sequence, policy, kPrompt, kSteps);
+    rig.store().Close(sequence);
+    return results;
+  }
+};
+
+TEST_P(SparseDecodeTest, EverythingSelectedEqualsDense) {
+  AttentionRig rig(Options());
+  const std::vector<float> dense = PrefillAndDecode(rig, nullptr);
+  for (const bool always_ranks : {false, true}) {
+    const SparsePolicy policy = Policy(GetParam(), kPrompt + kSteps, always_ranks);
+    EXPECT_TRUE(EqualResults(PrefillAndDecode(rig, &policy), dense)) << always_ranks;
+  }
+}
+
+TEST_P(SparseDecodeTest, ASmallBudgetIsNotDense) {
+  if (std::string_view(GetParam()) == "dense") {
+    GTEST_SKIP() << "selects everything";
+  }
+  AttentionRig rig(Options());
+  const SparsePolicy policy = Policy(GetParam(), 64);
+  EXPECT_FALSE(EqualResults(PrefillAndDecode(rig, &policy), PrefillAndDecode(rig, nullptr)));
+}
+
+TEST_P(SparseDecodeTest, ChunksThreadsAndPlacementDoNotMatter) {
+  const SparsePolicy policy = Policy(GetParam(), 160);
+  AttentionRig reference(Options());
+  const std::vector<float> expected = PrefillAndDecode(reference, &policy);
+  EXPECT_TRUE(EqualResults(PrefillAndDecode(reference, &policy, 70), expected));
+  RigOptions options = Options();
+  options.num_threads = 1;
+  AttentionRig single(options);
+  EXPECT_TRUE(EqualResults(PrefillAndDecode(single, &policy), expected));
+  options = Options();
+  options.mirror = true;
+  for (const uint32_t frames : {0U, 8U, 32U}) {
+    options.frames_per_group = frames;
+    AttentionRig rig(options);
+    EXPECT_TRUE(EqualResults(PrefillAndDecode(rig, &policy), expected)) << frames;
+  }
+}
+
+TEST_P(SparseDecodeTest, RecomputedRowsMakeTheSameChoices) {
+  const SparsePolicy policy = Policy(GetParam(), 160);
+  AttentionRig rig(Options());
+  const std::vector<float> expected = PrefillAndDecode(rig, &policy);
+  const SequenceId again = rig.Open();
+  const RigRows all{again, 1, 0, kPrompt + kSteps, &policy, kPrompt};
+  const std::vector<float> results = rig.Step({&all, 1});
+  const std::vector<float> tail(results.end() - static_cast<ptrdiff_t>(expected.size()),
+                                results.end());
+  EXPECT_TRUE(EqualResults(tail, expected));
+}
+
+std::vector<Digest> KeysOfPrompt() {
+  const std::vector<TokenId> tokens(kPrompt / 64 * 64, 5);
+  return StripeKeys(RootKey(PrefixRoot()), tokens);
+}
+
+// The index comes with a shared stripe, or is built where another method has left none.
+TEST_P(SparseDecodeTest, SharedStripesGiveTheSameBits) {
+  const SparsePolicy policy = Policy(GetParam(), 160);
+  AttentionRig rig(Options());
+  const std::vector<float> expected = PrefillAndDecode(rig, &policy);
+  const std::vector<Digest> keys = KeysOfPrompt();
+  for (const SparsePolicy* first_policy : {&policy, static_cast<const SparsePolicy*>(nullptr)}) {
+    const SequenceId first = rig.Open();
+    const RigRows prompt{first, 1, 0, kPrompt, first_policy, kPrompt};
+    rig.Step({&prompt, 1});
+    for (uint32_t i = 0; i < keys.size(); ++i) {
+      rig.store().Seal(first, i, keys[i]);
+    }
+    const SequenceId second =
+        rig.store().Open(BudgetGroupId(2), keys, static_cast<uint32_t>(keys.size()));
+    const uint32_t shared = static_cast<uint32_t>(keys.size()) * 64;
+    const RigRows rest{second, 1, shared, kPrompt - shared, &policy, kPrompt};
+    rig.Step({&rest, 1});
+    EXPECT_TRUE(EqualResults(Decode(rig, second, &policy, kPrompt, kSteps), expected));
+    rig.store().Close(first);
+    rig.store().Close(second);
+    rig.store().ResetPrefixCache();
+  }
+}
+
+// Another sequence's index in a recycled slot is never taken for its own.
+TEST_P(SparseDecodeTest, RecycledSlotsAreIndexedAnew) {
+  RigOptions options = Options();
+  options.num_stripes = kPrompt / 64 + 3;
+  AttentionRig rig(options);
+  const SparsePolicy policy = Policy(GetParam(), 160);
+  const std::vector<float> expected = PrefillAndDecode(rig, &policy);
+  const SequenceId other = rig.Open();
+  const RigRows rows{other, 9, 0, kPrompt, &policy, kPrompt};
+  rig.Step({&rows, 1});
+  rig.store().Close(other);
+  EXPECT_TRUE(EqualResults(PrefillAndDecode(rig, &policy), expected));
+}
+
+TEST_P(SparseDecodeTest, ForksContinueAsTheirParent) {
+  const SparsePolicy policy = Policy(GetParam(), 160);
+  AttentionRig rig(Options());
+  const std::vector<float> expected = PrefillAndDecode(rig, &policy);
+  const SequenceId parent = rig.Open();
+  const RigRows prompt{parent, 1, 0, kPrompt, &policy, kPrompt};
+  rig.Step({&prompt, 1});
+  const absl::StatusOr<SequenceId> child = rig.store().Fork(parent);
+  ASSERT_TRUE(child.ok());
+  EXPECT_TRUE(EqualResults(Decode(rig, *child, &policy, kPrompt, kSteps), expected));
+}
+
+TEST_P(SparseDecodeTest, MixedCompanyDoesNotMatter) {
+  AttentionRig rig(Options());
+  const SparsePolicy policy = Policy(GetParam(), 160);
+  const SparsePolicy other_policy = Policy("quest", 48);
+  const std::vector<float> expected = PrefillAndDecode(rig, &policy);
+  const SequenceId sequence = rig.Open();
+  const RigRows prompt{sequence, 1, 0, kPrompt, &policy, kPrompt};
+  rig.Step({&prompt, 1});
+  const SequenceId dense = rig.Open();
+  const SequenceId other = rig.Open();
+  const std::vector<RigRows> prompts = {{dense, 4, 0, 300, nullptr, 300},
+                                        {other, 5, 0, 500, &other_policy, 500}};
+  rig.Step(prompts);
+  std::vector<float> results;
+  for (uint32_t step = 0; step < kSteps; ++step) {
+    const std::vector<RigRows> rows = {{dense, 4, 300 + step, 1, nullptr, 300},
+                                       {sequence, 1, kPrompt + step, 1, &policy, kPrompt},
+                                       {other, 5, 500 + step, 1, &other_policy, 500}};
+    const std::vector<float> out = rig.Step(rows);
+    const auto width = static_cast<ptrdiff_t>(rig.token_width());
+    results.insert(results.end(), out.begin() + width, out.begin() + 2 * width);
+  }
+  EXPECT_TRUE(EqualResults(results, expected));
+}
+
+TEST_P(SparseDecodeTest, DenseLayersAndShortContextsAreDense) {
+  AttentionRig rig(Options());
+  const std::vector<float> dense = PrefillAndDecode(rig, nullptr);
+  SparseSettings settings{
+      .budget_tokens = 64, .recent_tokens = 20, .min_context = kPrompt + kSteps + 1};
+  const SparsePolicy short_context(FindAlgorithm(GetParam()), settings);
+  EXPECT_TRUE(EqualResults(PrefillAndDecode(rig, &short_context), dense));
+  settings.min_context = 0;
+  settings.dense_layers = {true, false};
+  const SparsePolicy first_dense(FindAlgorithm(GetParam()), settings);
+  const std::vector<float> results = PrefillAndDecode(rig, &first_dense);
+  const size_t width = rig.q_width();
+  for (uint32_t step = 0; step < kSteps; ++step) {
+    const size_t at = step * rig.token_width();
+    EXPECT_EQ(std::memcmp(&results[at], &dense[at], width * sizeof(float)), 0) << step;
+  }
+  if (std::string_view(GetParam()) != "dense") {
+    EXPECT_FALSE(EqualResults(results, dense));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Algorithms, SparseDecodeTest, ::testing::Values("dense", "quest"));
+
+}  // namespace
+}  // namespace spindle::sparse
