@@ -75,7 +75,8 @@ accept_A9() {
 
 placement() {
   "$ROOT/tools/build.sh" release spindle
-  "$VENV/bin/python" "$ROOT/tests/stress/placement.py" --binary "$binary" --model "$SPINDLE_TEST_MODEL" "$@"
+  "$VENV/bin/python" "$ROOT/tests/stress/placement.py" --binary "$binary" --model "$SPINDLE_TEST_MODEL" \
+    --results "$results/placement.json" "$@"
 }
 
 accept_B1() {

@@ -1,7 +1,8 @@
 // Prefill and decode rates of the whole engine in process, without HTTP: the counterpart of other
 // servers' batched benches.
 //   engine_bench MODEL [--threads N] [--generated N] [--rounds N] POINT…
-// POINT: decode:B:T (B sequences with T tokens of context each, all decoding) or prefill:T.
+// POINT: decode:B:T (B sequences with T tokens of context each, all decoding), the same with
+// :ALGORITHM:PERCENT (sparse attention that selects so much of the context), or prefill:T.
 // Prints one line of JSON per point and round: {"point": …, "tokens_per_s": …}.
 #include <cstdio>
 #include <cstdlib>
@@ -16,6 +17,7 @@
 #include "absl/strings/str_split.h"
 #include "base/clock.h"
 #include "engine/engine.h"
+#include "engine/sparse_request.h"
 #include "formats/model_file.h"
 #include "kernels/registry.h"
 
@@ -34,6 +36,7 @@ struct Point {
   bool decode = false;
   uint32_t batch = 1;
   uint32_t context = 0;
+  engine::SparseRequest sparse = {};
 };
 
 [[noreturn]] void Fail(const std::string& message) {
@@ -54,10 +57,21 @@ Point ParsePoint(const std::string& text) {
   if (parts.size() == 3 && parts[0] == "decode") {
     return {true, ParseNumber(parts[1]), ParseNumber(parts[2])};
   }
+  if (parts.size() == 5 && parts[0] == "decode") {
+    Point point{true, ParseNumber(parts[1]), ParseNumber(parts[2])};
+    point.sparse.algorithm = parts[3];
+    point.sparse.min_context = 0;
+    double percent = 0;
+    if (!absl::SimpleAtod(parts[4], &percent)) {
+      Fail("a share is a number of percent, got '" + parts[4] + "'");
+    }
+    point.sparse.budget_fraction = percent / 100;
+    return point;
+  }
   if (parts.size() == 2 && parts[0] == "prefill") {
     return {false, 1, ParseNumber(parts[1])};
   }
-  Fail("a point is decode:B:T or prefill:T, got '" + text + "'");
+  Fail("a point is decode:B:T[:ALGORITHM:PERCENT] or prefill:T, got '" + text + "'");
 }
 
 Options ParseOptions(int argc, char** argv) {
@@ -122,8 +136,13 @@ std::unique_ptr<engine::Engine> MakeEngine(const Options& options, metrics::Regi
 // competes for the processors.
 class Run {
  public:
-  Run(engine::Engine& engine, std::string id, std::vector<TokenId> prompt, uint32_t num_tokens) {
+  Run(engine::Engine& engine,
+      std::string id,
+      std::vector<TokenId> prompt,
+      uint32_t num_tokens,
+      const engine::SparseDecode& decode) {
     engine::EngineRequest request;
+    request.decode = decode;
     request.id = std::move(id);
     request.prompt = std::move(prompt);
     request.sampling.max_tokens = num_tokens;
@@ -168,8 +187,10 @@ class Run {
 
 double Measure(engine::Engine& engine, const Point& point, uint32_t generated, std::mt19937& rng) {
   static uint64_t num_requests = 0;
+  const engine::SparseDecode decode = Take(engine::ResolveSparse(
+      point.sparse, {}, engine.kv_geometry(), engine.model_config().max_model_len));
   const auto submit = [&](const std::vector<TokenId>& prompt, uint32_t tokens) {
-    return std::make_unique<Run>(engine, std::to_string(num_requests++), prompt, tokens);
+    return std::make_unique<Run>(engine, std::to_string(num_requests++), prompt, tokens, decode);
   };
   std::vector<std::vector<TokenId>> prompts(point.batch);
   for (std::vector<TokenId>& prompt : prompts) {

@@ -6,10 +6,14 @@ with synthetic page selections at several buffer ratios; compares text and the 2
 Then capacity: with a fast tier of an eighth of the KV of eight long requests, all of them decode together, and what the host tier cannot hold is
 refused with the numbers.
 
-use: placement.py --binary BIN --model GGUF [--prompts 64] [--longest 7900] [--tokens 24] [--long 7000]
+use: placement.py --binary BIN --model GGUF [--prompts 64] [--longest 7900] [--tokens 24] [--long 7000] [--results FILE]
+
+With --results, every way of serving is kept in FILE as soon as it is done, and is not run again for the same binary and arguments.
 """
 import argparse
 import concurrent.futures
+import hashlib
+import json
 import pathlib
 import sys
 import tempfile
@@ -28,10 +32,43 @@ MIN_MOVES = 1000
 LONG_ANSWER = 500
 
 
+class Results:
+    """What runs have found, by binary and arguments; kept in a file if there is one."""
+
+    def __init__(self, path, binary):
+        self.path = path
+        self.binary = hashlib.sha256(pathlib.Path(binary).read_bytes()).hexdigest()
+        self.runs = json.loads(path.read_text()) if path and path.exists() else {}
+
+    def key(self, *parts):
+        return hashlib.sha256(json.dumps([self.binary, *parts]).encode()).hexdigest()
+
+    def keep(self, key, values):
+        if self.path:
+            self.runs[key] = values
+            partial = self.path.with_suffix(".partial")
+            partial.write_text(json.dumps(self.runs))
+            partial.replace(self.path)
+
+
+RESULTS = None  # set by main
+
+
 class Run:
     """One way to serve the prompts, and what its counters say."""
 
     def __init__(self, label, arguments, prompts, tokens, concurrency=16, **fields):
+        # A folder of the disk tier has another name each time.
+        known = [a for i, a in enumerate(arguments) if i == 0 or arguments[i - 1] != "--kv-disk-path"]
+        key = RESULTS.key(label, known, prompts, tokens, concurrency, fields)
+        if key in RESULTS.runs:
+            self.__dict__.update(RESULTS.runs[key])
+            print(f"{label}: known, {self.moves:.0f} page moves, {self.preemptions:.0f} preemptions")
+            return
+        self.serve(label, arguments, prompts, tokens, concurrency, fields)
+        RESULTS.keep(key, self.__dict__)
+
+    def serve(self, label, arguments, prompts, tokens, concurrency, fields):
         started = time.monotonic()
         with harness.Server(*arguments, fixture=False) as server:
             with concurrent.futures.ThreadPoolExecutor(concurrency) as pool:
@@ -164,9 +201,12 @@ def main():
     parser.add_argument("--longest", type=int, default=7900)
     parser.add_argument("--tokens", type=int, default=24)
     parser.add_argument("--long", type=int, default=7000, help="tokens of the capacity test's prompts")
+    parser.add_argument("--results", type=pathlib.Path, help="file that keeps what was found, to go on after an interruption")
     parser.add_argument("--only", choices=["dense", "synthetic", "capacity"])
     options = parser.parse_args()
     harness.BINARY, harness.MODEL = options.binary, options.model
+    global RESULTS
+    RESULTS = Results(options.results, options.binary)
     longest = max(options.longest, options.long if options.only in (None, "capacity") else 0)
     context = ["--max-model-len", str(max(longest + options.tokens + 100, 1000)), "--max-logprobs", "20", "--max-num-seqs", "16"]
     failures = []
