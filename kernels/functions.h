@@ -64,6 +64,7 @@
 #define SPINDLE_DECLARE_SPARSE_KERNELS(isa)             \
   namespace spindle::kernels::isa {                     \
   int KeyBounds(const KeyBoundsArgs& args);             \
+  int KeyMean(const KeyMeanArgs& args);                 \
   int ScorePartitions(const ScorePartitionsArgs& args); \
   void ReduceScores(const ReduceScoresArgs& args);      \
   uint32_t SelectBest(const SelectBestArgs& args);      \

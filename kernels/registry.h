@@ -80,6 +80,7 @@ struct KernelTable {
   // Sparse attention: what is remembered of keys, and which partitions a query wants. SelectBest
   // returns how many it chose: min(k, scores that are numbers).
   int (*key_bounds)(const KeyBoundsArgs& args);
+  int (*key_mean)(const KeyMeanArgs& args);
   int (*score_partitions)(const ScorePartitionsArgs& args);
   void (*reduce_scores)(const ReduceScoresArgs& args);
   uint32_t (*select_best)(const SelectBestArgs& args);

@@ -15,9 +15,10 @@
 #define SPINDLE_LOGITS_KERNELS(isa) \
   .summarize = isa::Summarize, .top_k = isa::TopK, .collect_at_least = isa::CollectAtLeast
 #define SPINDLE_LRU_KERNELS(isa) .select_victims = isa::SelectVictims
-#define SPINDLE_SPARSE_KERNELS(isa)                                       \
-  .key_bounds = isa::KeyBounds, .score_partitions = isa::ScorePartitions, \
-  .reduce_scores = isa::ReduceScores, .select_best = isa::SelectBest
+#define SPINDLE_SPARSE_KERNELS(isa)                                             \
+  .key_bounds = isa::KeyBounds, .key_mean = isa::KeyMean,                       \
+  .score_partitions = isa::ScorePartitions, .reduce_scores = isa::ReduceScores, \
+  .select_best = isa::SelectBest
 
 namespace spindle::kernels {
 

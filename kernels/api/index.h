@@ -36,4 +36,15 @@ struct KeyBoundsArgs {
   uint16_t* out;       // [2 · head_dim] bf16
 };
 
+// The mean of the keys of lanes [first_lane, first_lane + num_lanes), summed in ascending order and
+// rounded once, and the smallest cosine between it (before rounding) and one of them; a mean or key
+// of length 0 has cosine 0. A key that is no number makes both NaN.
+struct KeyMeanArgs {
+  StripeKeys keys;
+  uint32_t first_lane;
+  uint32_t num_lanes;   // > 0
+  uint16_t* mean;       // [head_dim] bf16
+  float* least_cosine;  // one number
+};
+
 }  // namespace spindle::kernels

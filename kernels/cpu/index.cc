@@ -1,6 +1,7 @@
 // Index stage: reads keys where attention has just written them.
 #include "kernels/api/index.h"
 
+#include "kernels/api/attention.h"
 #include "kernels/api/exec.h"
 #include "kernels/cpu/attention_simd.h"
 #include "kernels/functions.h"
@@ -52,6 +53,44 @@ int KeyBounds(const KeyBoundsArgs& args) {
       args.out[keys.head_dim + d + i] = RoundAway(lowest[i], -1.0F);
     }
   }
+  return kOk;
+}
+
+int KeyMean(const KeyMeanArgs& args) {
+  const StripeKeys& keys = args.keys;
+  if (args.num_lanes == 0 || keys.head_dim % kLanes != 0 || keys.head_dim > kMaxHeadDim ||
+      (keys.type != DType::kF32 && keys.type != DType::kBF16)) {
+    return kInvalidArgument;
+  }
+  float mean[kMaxHeadDim];
+  const F32x16 share = Splat(1.0F / static_cast<float>(args.num_lanes));
+  F32x16 squares = Zero();
+  for (uint32_t d = 0; d < keys.head_dim; d += kLanes) {
+    F32x16 sum = Zero();
+    for (uint32_t i = 0; i < args.num_lanes; ++i) {
+      sum = Add(sum, LoadKey(keys, KeyOf(keys, args.first_lane + i), d));
+    }
+    sum = Mul(sum, share);
+    Store(mean + d, sum);
+    StoreBf16(reinterpret_cast<uint8_t*>(args.mean + d), sum);
+    squares = MulAdd(sum, sum, squares);
+  }
+  const float mean_square = ReduceAdd(squares);
+  float least = 1.0F;
+  for (uint32_t i = 0; i < args.num_lanes; ++i) {
+    const uint8_t* const key = KeyOf(keys, args.first_lane + i);
+    F32x16 dots = Zero();
+    F32x16 key_squares = Zero();
+    for (uint32_t d = 0; d < keys.head_dim; d += kLanes) {
+      const F32x16 x = LoadKey(keys, key, d);
+      dots = MulAdd(x, Load(mean + d), dots);
+      key_squares = MulAdd(x, x, key_squares);
+    }
+    const float lengths = __builtin_sqrtf(mean_square) * __builtin_sqrtf(ReduceAdd(key_squares));
+    const float cosine = lengths == 0 ? 0.0F : ReduceAdd(dots) / lengths;
+    least = cosine >= least ? least : cosine;  // a NaN passes, and stays
+  }
+  *args.least_cosine = least;
   return kOk;
 }
 

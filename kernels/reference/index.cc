@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <vector>
 
+#include "kernels/api/attention.h"
 #include "kernels/api/exec.h"
 #include "kernels/codes.h"
 #include "kernels/functions.h"
@@ -56,6 +58,38 @@ int KeyBounds(const KeyBoundsArgs& args) {
     args.out[d] = Bound(is_finite ? max : std::nanf(""), true);
     args.out[keys.head_dim + d] = Bound(is_finite ? min : std::nanf(""), false);
   }
+  return kOk;
+}
+
+int KeyMean(const KeyMeanArgs& args) {
+  const StripeKeys& keys = args.keys;
+  if (args.num_lanes == 0 || keys.head_dim % 16 != 0 || keys.head_dim > kMaxHeadDim ||
+      (keys.type != DType::kF32 && keys.type != DType::kBF16)) {
+    return kInvalidArgument;
+  }
+  std::vector<double> mean(keys.head_dim, 0.0);
+  double mean_square = 0;
+  for (uint32_t d = 0; d < keys.head_dim; ++d) {
+    for (uint32_t i = 0; i < args.num_lanes; ++i) {
+      mean[d] += double{KeyElement(keys, args.first_lane + i, d)} / args.num_lanes;
+    }
+    args.mean[d] = FloatToBf16(static_cast<float>(mean[d]));
+    mean_square += mean[d] * mean[d];
+  }
+  double least = 1;
+  for (uint32_t i = 0; i < args.num_lanes; ++i) {
+    double dot = 0;
+    double square = 0;
+    for (uint32_t d = 0; d < keys.head_dim; ++d) {
+      const double x = double{KeyElement(keys, args.first_lane + i, d)};
+      dot += x * mean[d];
+      square += x * x;
+    }
+    const double lengths = std::sqrt(mean_square) * std::sqrt(square);
+    const double cosine = lengths == 0 ? 0 : dot / lengths;
+    least = std::isnan(cosine) || std::isnan(least) ? std::nan("") : std::min(least, cosine);
+  }
+  *args.least_cosine = static_cast<float>(least);
   return kOk;
 }
 

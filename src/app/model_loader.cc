@@ -251,9 +251,15 @@ absl::StatusOr<LoadResult> LoadModel(const config::LoadOptions& options,
   ReadSamplingDefaults(*file, &loaded);
   result.resolved = Resolve(options, loaded, tiers, pool->num_workers(), shape.max_model_len);
   engine::EngineOptions engine_options = config::ResolveEngineOptions(options, shape.max_model_len);
-  SPINDLE_ASSIGN_OR_RETURN(
-      engine_options.decode,
-      MakeSyntheticDecode(options.selection, tiers.host->geometry(), shape.max_model_len));
+  if (options.selection.profile.empty()) {
+    SPINDLE_ASSIGN_OR_RETURN(
+        engine_options.decode,
+        engine::ResolveSparse({}, options.sparse, tiers.host->geometry(), shape.max_model_len));
+  } else {
+    SPINDLE_ASSIGN_OR_RETURN(
+        engine_options.decode,
+        MakeSyntheticDecode(options.selection, tiers.host->geometry(), shape.max_model_len));
+  }
   const std::span<const TokenId> ends = loaded.tokenizer->end_ids();
   SPINDLE_ASSIGN_OR_RETURN(loaded.engine,
                            engine::Engine::Create(engine_options,

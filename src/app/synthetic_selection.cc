@@ -62,6 +62,7 @@ absl::StatusOr<engine::SparseDecode> MakeSyntheticDecode(
                       .Number(max_model_len)
                       .Finish();
   auto algorithm = std::make_shared<const sparse::ReplayAlgorithm>(std::move(schedule));
+  decode.algorithm = algorithm->name();
   decode.mandatory_pages = algorithm->max_pages();
   // The schedule alone decides: no sink, no window, no length from which on it begins.
   decode.policy = std::make_shared<const sparse::SparsePolicy>(

@@ -99,6 +99,54 @@ void AddFastOptions(OptionTable& table, LoadOptions& options) {
                "drawn pages per step, layer and KV head");
 }
 
+// Defaults of a request's `spindle.sparse`.
+void AddSparseOptions(OptionTable& table, LoadOptions& options) {
+  engine::SparseRequest& sparse = options.sparse;
+  table.Choice<std::string>(
+      "sparse-algorithm",
+      &sparse.algorithm,
+      {{"dense", ""}, {"streaming", "streaming"}, {"quest", "quest"}, {"shadowkv", "shadowkv"}},
+      "how generated tokens attend to the context, unless a request says");
+  constexpr uint32_t kMaxTokens = 1U << 30;
+  table
+      .OptionalUint32("sparse-budget",
+                      &sparse.budget_tokens,
+                      0,
+                      kMaxTokens,
+                      "tokens that a step selects per layer and KV head")
+      .shown_default = "2048";
+  table
+      .OptionalUint32(
+          "sparse-sink", &sparse.sink_tokens, 0, kMaxTokens, "first tokens, always attended")
+      .shown_default = "4";
+  table
+      .OptionalUint32(
+          "sparse-recent", &sparse.recent_tokens, 0, kMaxTokens, "last tokens, always attended")
+      .shown_default = "64";
+  table
+      .OptionalUint32("sparse-min-context",
+                      &sparse.min_context,
+                      0,
+                      kMaxTokens,
+                      "shorter contexts are attended densely")
+      .shown_default = "4096";
+  table.Add({.name = "sparse-dense-layers",
+             .value_name = "LAYERS",
+             .help = "layers that attend to everything: numbers, first:N, last:N, with commas",
+             .apply = [&sparse](const std::vector<std::string>& values) -> absl::Status {
+               SPINDLE_ASSIGN_OR_RETURN(sparse.dense_layers,
+                                        engine::ParseDenseLayers(values.front()));
+               return absl::OkStatus();
+             },
+             .show = [&sparse]() -> OptionValue {
+               std::string text;
+               for (const int32_t layer : sparse.dense_layers.value_or(std::vector<int32_t>())) {
+                 text += (text.empty() ? "" : ",") + std::to_string(layer);
+               }
+               return text;
+             }});
+}
+
 void AddKvOptions(OptionTable& table, LoadOptions& options) {
   AddBytes(table,
            "kv-host-bytes",
@@ -135,6 +183,7 @@ void AddKvOptions(OptionTable& table, LoadOptions& options) {
                1U << 16,
                "most sessions that the disk tier keeps");
   AddFastOptions(table, options);
+  AddSparseOptions(table, options);
   table
       .Choice<KvType>("kv-cache-dtype",
                       &options.kv_type,

@@ -9,6 +9,7 @@
 #include "base/dtype.h"
 #include "config/option_table.h"
 #include "engine/engine_options.h"
+#include "engine/sparse_request.h"
 #include "kv/kv_options.h"
 #include "model/model_options.h"
 
@@ -35,6 +36,7 @@ struct LoadOptions {
   std::optional<uint32_t> max_queue_tokens;  // unset = 8 × max_model_len
   kv::KvOptions kv;                          // host_bytes 0 = chosen from the machine
   SyntheticSelection selection;
+  engine::SparseRequest sparse;    // of requests that say nothing else
   KvType kv_type = KvType::kAuto;  // auto: bf16, or f32 with --dtype f32
   uint32_t threads = 0;            // 0 = usable CPUs
   bool pin_threads = false;

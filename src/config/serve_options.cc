@@ -224,6 +224,7 @@ absl::Status FinishServeOptions(ServeOptions* options) {
   options->serving.model_path = options->load.model_path;
   options->serving.max_num_seqs = options->load.engine.max_num_seqs;
   options->serving.max_queue_size = ResolveMaxQueueSize(options->load);
+  options->serving.sparse = options->load.sparse;
   options->serving.max_body_bytes = options->http.max_body_bytes;
   // llama-server's way to ask for a Unix socket.
   if (options->http.host.ends_with(".sock")) {

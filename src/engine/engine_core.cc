@@ -186,6 +186,10 @@ void EngineCore::Update(const BatchEntry& entry, std::span<const float> logits, 
   Choice& choice = *entry.choice;
   Request& request = *choice.request;
   lifecycle_.Commit(choice, entry.num_rows);
+  const SparseDecode& decode = *request.spec.decode;
+  if (decode.policy != nullptr && !choice.in_prefill) {
+    parts_.metrics.sparse.ObserveRow(decode.algorithm, choice.use);
+  }
   PushPromptLogprobs(entry, logits);
   if (choice.in_prefill) {
     PushProgress(request, choice.committed);

@@ -8,11 +8,13 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "base/clock.h"
 #include "base/ids.h"
+#include "sparse/decode_use.h"
 
 namespace spindle::engine {
 
@@ -81,6 +83,8 @@ struct RequestStats {
   uint32_t preemptions = 0;
   uint32_t longest_choice = 0;  // generated tokens
   KvUse kv;
+  std::string algorithm;     // of attention, of generated tokens
+  sparse::DecodeUse sparse;  // of all choices, where it is not "dense"
   Duration queue_time{0};
   Duration load_time{0};  // of it, waiting for the disk
   Duration prefill_time{0};

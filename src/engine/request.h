@@ -17,6 +17,7 @@
 #include "kv/disk_tier.h"
 #include "kv/fast/fast_tier.h"
 #include "sampling/sampler_state.h"
+#include "sparse/decode_use.h"
 
 namespace spindle::engine {
 
@@ -59,6 +60,7 @@ struct Choice {
   bool resumed = false;     // goes before new requests of its class
   SequenceId sequence;      // valid while kRunning
   FastUse fast;             // valid while kRunning
+  sparse::DecodeUse use;    // of all its rows, those computed again included
   uint32_t committed = 0;
   uint32_t num_sealed = 0;        // leading stripes
   uint32_t num_stripes = 0;       // room, in stripes; while kRunning

@@ -375,6 +375,7 @@ void RequestLifecycle::FinishChoice(Choice& choice,
 
 void RequestLifecycle::RetireChoice(Choice& choice, FinishReason reason, TokenId stop_token) {
   Request& request = *choice.request;
+  request.stats.sparse += choice.use;
   if (choice.state == ChoiceState::kRunning) {
     SealReady(choice);
     parts_.disk.OfferAll(choice);
@@ -456,6 +457,7 @@ void RequestLifecycle::End(Request& request, EndCause cause, TimePoint now) {
   event.kind = StreamEvent::Kind::kDone;
   event.status = EndStatusOf(cause);
   event.cause = cause;
+  request.stats.algorithm = request.spec.decode->algorithm;
   event.stats = request.stats;
   if (cause == EndCause::kDisplaced) {
     const Inbox::Waiting waiting = parts_.inbox.waiting();

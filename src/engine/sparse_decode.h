@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "base/prefix_key.h"
 #include "sparse/sparse_policy.h"
@@ -11,6 +12,7 @@ namespace spindle::engine {
 
 struct SparseDecode {
   std::shared_ptr<const sparse::SparsePolicy> policy;  // null: densely
+  std::string algorithm = "dense";                     // its name
   double mandatory_pages = 0;  // it is expected to choose per step, layer and KV head
   MethodDigest method{};       // of prefix keys: whatever decides its choices
 };

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <bit>
 #include <memory>
+#include <string_view>
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "base/hash.h"
 #include "base/status_macros.h"
 #include "sparse/algorithm_registry.h"
@@ -15,6 +17,7 @@ namespace {
 using sparse::SparseSettings;
 
 constexpr uint32_t kDefaultBudgetTokens = 2048;
+constexpr int32_t kMaxNamedLayers = 4096;
 
 bool NamesDefault(const std::string& algorithm) {
   return algorithm.empty() || algorithm == "auto";
@@ -119,6 +122,32 @@ double MandatoryPages(const SparseSettings& settings,
 
 }  // namespace
 
+absl::StatusOr<std::vector<int32_t>> ParseDenseLayers(std::string_view text) {
+  std::vector<int32_t> layers;
+  while (!text.empty()) {
+    const size_t comma = std::min(text.find(','), text.size());
+    const std::string_view part = text.substr(0, comma);
+    text.remove_prefix(std::min(comma + 1, text.size()));
+    const size_t colon = part.find(':');
+    const std::string_view word = colon == std::string_view::npos ? "" : part.substr(0, colon);
+    int32_t number = 0;
+    const bool is_number =
+        absl::SimpleAtoi(std::string(part.substr(word.empty() ? 0 : colon + 1)), &number);
+    if (!is_number || (!word.empty() && (number < 0 || number > kMaxNamedLayers)) ||
+        (!word.empty() && word != "first" && word != "last")) {
+      return absl::InvalidArgumentError(
+          "layers are numbers, first:N and last:N with commas, got '" + std::string(part) + "'");
+    }
+    if (word.empty()) {
+      layers.push_back(number);
+    }
+    for (int32_t i = 0; i < number && !word.empty(); ++i) {
+      layers.push_back(word == "first" ? i : -1 - i);
+    }
+  }
+  return layers;
+}
+
 absl::StatusOr<SparseDecode> ResolveSparse(const SparseRequest& wishes,
                                            const SparseRequest& defaults,
                                            const kv::KvGeometry& geometry,
@@ -133,6 +162,7 @@ absl::StatusOr<SparseDecode> ResolveSparse(const SparseRequest& wishes,
     return absl::NotFoundError("no attention algorithm has the name '" + name + "'");
   }
   SPINDLE_ASSIGN_OR_RETURN(SparseSettings settings, SettingsOf(wishes, defaults, geometry));
+  decode.algorithm = algorithm->name();
   decode.method = MethodOf(*algorithm, settings);
   decode.mandatory_pages = MandatoryPages(settings, geometry.page_tokens(), max_model_len);
   decode.policy =

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -25,6 +26,9 @@ struct SparseRequest {
   std::vector<float> layer_multipliers;              // > 0
   std::vector<float> head_multipliers;               // > 0
 };
+
+// Layers as text: numbers and `first:N`, `last:N`, with commas. ERRORS: kInvalidArgument.
+[[nodiscard]] absl::StatusOr<std::vector<int32_t>> ParseDenseLayers(std::string_view text);
 
 // `wishes` over `defaults`. The method of prefix keys follows from all that decides choices.
 // ERRORS: kNotFound (no such algorithm), kInvalidArgument naming the field and its range (layers

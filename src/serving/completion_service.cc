@@ -18,6 +18,7 @@
 #include "serving/seed_source.h"
 #include "serving/served_model.h"
 #include "serving/serving_metrics.h"
+#include "serving/sparse_fields.h"
 #include "serving/stream_generation.h"
 #include "serving/tokenizer_tools.h"
 #include "serving/typed_validation.h"
@@ -242,6 +243,9 @@ MaybeError CompletionService::PrepareInto(Endpoint endpoint,
       error.has_value()) {
     return error;
   }
+  if (MaybeError error = ApplySparse(options_, *model_, &fields->prepared); error.has_value()) {
+    return error;
+  }
   return FillEcho(&fields->prepared);
 }
 
@@ -269,6 +273,9 @@ MaybeError CompletionService::ValidateInto(PreparedRequest* request) const {
   }
   if (MaybeError error = ApplyLimits({options_, model_->facts, max_tokens}, request);
       error.has_value()) {
+    return error;
+  }
+  if (MaybeError error = ApplySparse(options_, *model_, request); error.has_value()) {
     return error;
   }
   return FillEcho(request);
@@ -304,6 +311,7 @@ engine::EngineRequest CompletionService::ToEngineRequest(const PreparedRequest& 
                .tenant = caller.tenant,
                .salt = request.cache_salt});
   out.cache_prompt = request.cache_prompt;
+  out.decode = request.decode;
   out.fast_bytes = request.fast_bytes;
   out.fast_fraction = request.fast_fraction;
   out.buffer_ratio = request.buffer_ratio;

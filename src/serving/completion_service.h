@@ -74,7 +74,9 @@ struct PreparedRequest {
   bool include_usage = false;
   bool continuous_usage = false;
   bool progress = false;
-  bool stats = false;  // spindle.stats summary
+  bool stats = false;                           // spindle.stats summary
+  std::optional<engine::SparseRequest> sparse;  // what was asked for
+  std::optional<engine::SparseDecode> decode;   // what that means; nullopt: the server's default
   bool return_token_ids = false;
   bool cache_prompt = true;
   std::string cache_salt;

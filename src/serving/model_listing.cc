@@ -39,18 +39,27 @@ json Capabilities(const ServedModel& model) {
           {"embeddings", false}};
 }
 
-json Sparse() {
+// What an algorithm selects; null: positions.
+json PartitionOf(std::string_view algorithm) {
+  return algorithm == "quest"      ? json("block")
+         : algorithm == "shadowkv" ? json("chunk")
+                                   : json(nullptr);
+}
+
+json Sparse(const ServingOptions& options) {
   json algorithms = json::array();
   for (const std::string_view name : kOfferedAlgorithms) {
     algorithms.push_back({{"name", name},
-                          {"partition", nullptr},
+                          {"partition", PartitionOf(name)},
                           {"knobs", json::array()},
                           {"prefill_sparse", false},
                           {"extra_weights", false},
                           {"exact_kv", true},
                           {"mass_estimate", false}});
   }
-  return {{"default", kOfferedAlgorithms.front()}, {"algorithms", std::move(algorithms)}};
+  const std::string& preset = options.sparse.algorithm;
+  return {{"default", preset.empty() ? kOfferedAlgorithms.front() : preset},
+          {"algorithms", std::move(algorithms)}};
 }
 
 json Kv(const ServedModel& model) {
@@ -92,7 +101,7 @@ json Entry(std::string_view id, const ServingOptions& options, const ServedModel
           {"meta", Meta(model)},
           {"spindle",
            {{"capabilities", Capabilities(model)},
-            {"sparse", Sparse()},
+            {"sparse", Sparse(options)},
             {"kv", Kv(model)},
             {"limits", Limits(options)}}}};
 }

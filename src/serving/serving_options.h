@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "engine/sparse_request.h"
+
 namespace spindle::serving {
 
 enum class UnknownFields : uint8_t { kIgnore, kReject };
@@ -28,6 +30,7 @@ struct ServingOptions {
   std::optional<int32_t> top_k;
   std::optional<float> min_p;
   std::optional<uint64_t> seed;
+  engine::SparseRequest sparse;  // defaults of `spindle.sparse`; --sparse-…
   // For the model listing only; 0 = not listed.
   uint32_t max_num_seqs = 0;
   uint32_t max_queue_size = 0;

@@ -9,12 +9,12 @@
 
 namespace spindle::serving {
 
-// What this build offers; the first is the default, which `auto` stands for.
-inline constexpr std::array<std::string_view, 1> kOfferedAlgorithms = {"dense"};
+// What this build offers, "dense" first.
+inline constexpr std::array<std::string_view, 4> kOfferedAlgorithms = {
+    "dense", "streaming", "quest", "shadowkv"};
 
 // Names of the API that this build does not offer.
-inline constexpr std::array<std::string_view, 5> kMissingAlgorithms = {
-    "streaming", "quest", "shadowkv", "retroinfer", "seer_r"};
+inline constexpr std::array<std::string_view, 2> kMissingAlgorithms = {"retroinfer", "seer_r"};
 
 // Nothing for `auto` and what is offered. ERRORS: sparse_algorithm_unavailable (a name of the API),
 // invalid_value (any other), both listing what is offered.

@@ -6,83 +6,12 @@
 #include <string>
 #include <utility>
 
-#include <fmt/format.h>
-
 #include "serving/field_handlers.h"
 #include "serving/kv_fields.h"
-#include "serving/sparse_names.h"
+#include "serving/sparse_fields.h"
 
 namespace spindle::serving {
 namespace {
-
-constexpr std::array<std::string_view, 16> kSparseNames = {"algorithm",
-                                                           "budget_tokens",
-                                                           "budget_fraction",
-                                                           "top_p_mass",
-                                                           "dense_layers",
-                                                           "sink_tokens",
-                                                           "recent_tokens",
-                                                           "min_context",
-                                                           "prefill",
-                                                           "prefill_params",
-                                                           "reselect_interval",
-                                                           "layer_multipliers",
-                                                           "head_multipliers",
-                                                           "fallback",
-                                                           "min_mass",
-                                                           "params"};
-
-// Members of `sparse` that say how much to select.
-bool IsBudget(std::string_view name) {
-  return name == "budget_tokens" || name == "budget_fraction" || name == "top_p_mass";
-}
-
-MaybeError ReadAlgorithm(JsonValue value, std::string_view path) {
-  std::string name;
-  if (MaybeError error = ReadString(value, path, &name); error.has_value()) {
-    return error;
-  }
-  return CheckSparseAlgorithm(name, path);
-}
-
-// The algorithm that the model runs anyway may be named; nothing can be set about it.
-MaybeError ReadSparse(JsonValue value) {
-  if (MaybeError error = ExpectType(value, "spindle.sparse", JsonType::kObject);
-      error.has_value()) {
-    return error;
-  }
-  std::string refused;
-  bool asks_dense = false;
-  for (auto member = value.begin(); member != value.end(); ++member) {
-    const std::string name = member.name();
-    const std::string path = "spindle.sparse." + name;
-    if (std::find(kSparseNames.begin(), kSparseNames.end(), name) == kSparseNames.end()) {
-      return UnknownMember(path);
-    }
-    const JsonValue wanted = member.value();
-    if (wanted.Is(JsonType::kNull)) {
-      continue;
-    }
-    if (name == "algorithm") {
-      if (MaybeError error = ReadAlgorithm(wanted, path); error.has_value()) {
-        return error;
-      }
-      asks_dense = wanted.AsString() == "dense";
-    } else if (refused.empty()) {
-      refused = name;
-    }
-  }
-  if (refused.empty()) {
-    return std::nullopt;
-  }
-  const std::string path = "spindle.sparse." + refused;
-  if (asks_dense && IsBudget(refused)) {
-    return InvalidRequest("unsupported_combination",
-                          path,
-                          fmt::format("'{}' has no meaning with the algorithm 'dense'.", path));
-  }
-  return NotAvailable(path);
-}
 
 MaybeError ReadStats(JsonValue value, const FieldContext& context) {
   constexpr std::array<std::string_view, 3> kLevels = {"none", "summary", "per_layer"};
@@ -108,7 +37,7 @@ MaybeError ReadAuditEvery(JsonValue value) {
 
 MaybeError ReadMember(std::string_view name, JsonValue value, const FieldContext& context) {
   if (name == "sparse") {
-    return ReadSparse(value);
+    return ReadSparse(value, context);
   }
   if (name == "kv") {
     return ReadKv(value, context);

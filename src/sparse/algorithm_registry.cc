@@ -4,13 +4,17 @@
 
 #include "sparse/dense/dense_algorithm.h"
 #include "sparse/quest/quest_algorithm.h"
+#include "sparse/shadowkv/shadowkv_algorithm.h"
+#include "sparse/streaming/streaming_algorithm.h"
 
 namespace spindle::sparse {
 
 std::span<const std::shared_ptr<const SparseAlgorithm>> Algorithms() {
-  static const std::array<std::shared_ptr<const SparseAlgorithm>, 2> algorithms = {
+  static const std::array<std::shared_ptr<const SparseAlgorithm>, 4> algorithms = {
       std::make_shared<DenseAlgorithm>(),
+      std::make_shared<StreamingAlgorithm>(),
       std::make_shared<QuestAlgorithm>(),
+      std::make_shared<ShadowKvAlgorithm>(),
   };
   return algorithms;
 }

@@ -9,6 +9,7 @@
 #include "sparse/in_place_attention.h"
 #include "sparse/step_indexes.h"
 #include "sparse/step_jobs.h"
+#include "sparse/step_use.h"
 
 namespace spindle::sparse {
 namespace {
@@ -24,6 +25,7 @@ struct AttentionRuntime::Impl {
   const kernels::KernelTable& kernels;
   StepJobs jobs;
   StepIndexes indexes;
+  StepUse use;
   std::unique_ptr<MirrorAttention> mirror;  // null in place
   std::unique_ptr<LayerAttention> in_place;
   LayerAttention& attention;
@@ -119,6 +121,7 @@ absl::Status AttentionRuntime::BeginStep(std::span<const SequenceRows> rows) {
     impl.jobs.Add(sequence);
   }
   impl.attention.BeginStep(impl.jobs);
+  impl.use.BeginStep(impl.jobs, impl.store.geometry().num_kv_heads);
   return impl.indexes.BeginStep(rows);
 }
 
@@ -137,9 +140,12 @@ absl::Status AttentionRuntime::Attend(const AttendArgs& args) {
                              .q_stride = size_t{args.spec->num_q_heads} * args.spec->head_dim,
                              .out = args.out,
                              .out_stride = args.out_stride,
-                             .indexes = &impl.indexes}));
+                             .indexes = &impl.indexes,
+                             .use = &impl.use}));
+  impl.use.EndLayer(args.layer);
   if (args.layer.value() + 1U == impl.store.geometry().num_layers) {
     impl.indexes.EndStep();
+    impl.use.EndStep();
   }
   return absl::OkStatus();
 }

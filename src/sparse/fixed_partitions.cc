@@ -49,27 +49,32 @@ uint32_t BudgetPartitions(const SelectJob& job,
   return std::min((job.budget_tokens + partition_tokens - 1) / partition_tokens, candidates.size());
 }
 
-void RankPartitions(const SelectJob& job,
-                    PartitionRange candidates,
-                    uint32_t per_stripe,
-                    uint32_t dim,
-                    kernels::GroupReduction reduction,
-                    SelectWorkspace& workspace) {
+void ScoreCandidates(const SelectJob& job,
+                     PartitionRange candidates,
+                     uint32_t per_stripe,
+                     uint32_t dim,
+                     SelectWorkspace& workspace) {
   workspace.scores.resize(size_t{job.group} * candidates.size());
-  workspace.best.resize(candidates.size());
-  const kernels::ScorePartitionsArgs score{.blobs = job.index.stripes.data(),
-                                           .offset = job.index.offset,
-                                           .per_blob = per_stripe,
-                                           .dim = dim,
-                                           .first_partition = candidates.begin,
-                                           .num_partitions = candidates.size(),
-                                           .q = workspace.query.data(),
-                                           .num_queries = job.group,
-                                           .scores = workspace.scores.data()};
-  SPINDLE_CHECK(workspace.kernels.score_partitions(score) == kernels::kOk);
+  const kernels::ScorePartitionsArgs args{.blobs = job.index.stripes.data(),
+                                          .offset = job.index.offset,
+                                          .per_blob = per_stripe,
+                                          .dim = dim,
+                                          .first_partition = candidates.begin,
+                                          .num_partitions = candidates.size(),
+                                          .q = workspace.query.data(),
+                                          .num_queries = job.group,
+                                          .scores = workspace.scores.data()};
+  SPINDLE_CHECK(workspace.kernels.score_partitions(args) == kernels::kOk);
+}
+
+void ReduceOverGroup(const SelectJob& job,
+                     kernels::GroupReduction reduction,
+                     SelectWorkspace& workspace) {
+  const auto num_candidates = static_cast<uint32_t>(workspace.scores.size() / job.group);
+  workspace.best.resize(num_candidates);
   workspace.kernels.reduce_scores({.scores = workspace.scores.data(),
                                    .num_queries = job.group,
-                                   .num_partitions = candidates.size(),
+                                   .num_partitions = num_candidates,
                                    .scale = job.scale,
                                    .reduction = reduction,
                                    .out = workspace.best.data()});
@@ -106,6 +111,21 @@ uint32_t WriteTiles(const SelectJob& job,
         live |= Lanes(lane, lane + partition_tokens);
       }
     }
+    if (live != 0) {
+      out[count++] = {.tile = tile, .live = live};
+    }
+  }
+  return count;
+}
+
+uint32_t WriteSinkAndWindow(uint32_t sink,
+                            uint32_t window,
+                            uint32_t num_tokens,
+                            std::span<TileLive> out) {
+  uint32_t count = 0;
+  for (uint32_t tile = 0; tile * kLanes < num_tokens; ++tile) {
+    const uint64_t live = LanesOfTile(tile, 0, std::min(sink, num_tokens)) |
+                          LanesOfTile(tile, std::min(window, num_tokens), num_tokens);
     if (live != 0) {
       out[count++] = {.tile = tile, .live = live};
     }

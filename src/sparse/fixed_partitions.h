@@ -28,17 +28,21 @@ struct PartitionRange {
                                         uint32_t partition_tokens,
                                         PartitionRange candidates);
 
-// Scores the candidates by their index vectors against workspace.query [group][dim]: a softmax per
-// query head over the candidates, reduced over the group (kernels/api/select.h), into
-// workspace.best.
-// REQUIRES: candidates is not empty; vectors of `dim` bf16 elements, per_stripe of them in the
-// index of a stripe.
-void RankPartitions(const SelectJob& job,
-                    PartitionRange candidates,
-                    uint32_t per_stripe,
-                    uint32_t dim,
-                    kernels::GroupReduction reduction,
-                    SelectWorkspace& workspace);
+// Scores the candidates by their index vectors against workspace.query [group][dim], into
+// workspace.scores [group][candidates].
+// REQUIRES: candidates is not empty; vectors of `dim` bf16 elements, per_stripe of them at the
+// beginning of the index of a stripe.
+void ScoreCandidates(const SelectJob& job,
+                     PartitionRange candidates,
+                     uint32_t per_stripe,
+                     uint32_t dim,
+                     SelectWorkspace& workspace);
+
+// A softmax per query head over workspace.scores, reduced over the group (kernels/api/select.h),
+// into workspace.best. REQUIRES: workspace.scores is [job.group][candidates].
+void ReduceOverGroup(const SelectJob& job,
+                     kernels::GroupReduction reduction,
+                     SelectWorkspace& workspace);
 
 // The `wanted` best of workspace.best into workspace.chosen; equal ones by position.
 // REQUIRES: wanted ≤ workspace.best.size().
@@ -52,5 +56,11 @@ void ChooseBest(uint32_t wanted, SelectWorkspace& workspace);
                                   PartitionRange candidates,
                                   std::span<const uint64_t> chosen,
                                   std::span<TileLive> out);
+
+// Tiles of the positions [0, sink) and [window, num_tokens). Returns how many.
+[[nodiscard]] uint32_t WriteSinkAndWindow(uint32_t sink,
+                                          uint32_t window,
+                                          uint32_t num_tokens,
+                                          std::span<TileLive> out);
 
 }  // namespace spindle::sparse

@@ -59,13 +59,14 @@ absl::Status InPlaceAttention::ChooseRuns(const LayerQueries& queries) {
   const auto num_choices = static_cast<uint32_t>(sparse_jobs_.size()) * num_heads;
   return pool_.Run(num_choices, 1, [&](kernels::WorkRange range, kernels::Exec* exec) {
     for (uint32_t i = range.begin; i < range.end; ++i) {
-      const StepJob& job = jobs_->jobs()[sparse_jobs_[i / num_heads]];
+      const uint32_t job_idx = sparse_jobs_[i / num_heads];
+      const StepJob& job = jobs_->jobs()[job_idx];
       if (job.IsDense(queries.layer)) {
         continue;
       }
       HeadChoice& choice = choices_[i];
       ChooseTiles(
-          *jobs_, job, queries, i % num_heads, workers_[exec->worker].workspace, &choice.tiles);
+          *jobs_, job_idx, queries, i % num_heads, workers_[exec->worker].workspace, &choice.tiles);
       choice.runs.clear();
       AppendRuns(geometry_, jobs_->sequences()[job.sequence].stripes, choice.tiles, &choice.runs);
     }

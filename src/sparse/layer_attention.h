@@ -8,6 +8,7 @@
 #include "base/ids.h"
 #include "sparse/step_indexes.h"
 #include "sparse/step_jobs.h"
+#include "sparse/step_use.h"
 #include "tensor/attention_spec.h"
 
 namespace spindle::sparse {
@@ -22,6 +23,7 @@ struct LayerQueries {
   float* out;  // [num_rows][out_stride]: num_q_heads × head_dim
   size_t out_stride;
   const StepIndexes* indexes;
+  StepUse* use;
 
   // Of a row's query heads that share a KV head: floats from the row's first.
   [[nodiscard]] size_t HeadOffset(uint32_t kv_head) const {

@@ -67,7 +67,7 @@ class MirrorAttention::HeadTask {
   int Run() {
     RefreshFrames();
     for (uint32_t job = sequence_.job_begin; job < sequence_.job_end; ++job) {
-      if (const int code = RunJob(of_.jobs_->jobs()[job]); code != kernels::kOk) {
+      if (const int code = RunJob(job); code != kernels::kOk) {
         return code;
       }
     }
@@ -103,8 +103,9 @@ class MirrorAttention::HeadTask {
     }
   }
 
-  int RunJob(const StepJob& job) {
-    FindPages(job);
+  int RunJob(uint32_t job_idx) {
+    const StepJob& job = of_.jobs_->jobs()[job_idx];
+    FindPages(job_idx);
     const kv::Caching caching = CachingOf(job);
     kv::GroupPlan& plan = worker_.plan;
     of_.tier_.Plan(exec_->worker, exec_->worker, group_, worker_.pages, caching, &plan);
@@ -134,9 +135,10 @@ class MirrorAttention::HeadTask {
   }
 
   // The choice of the job, and the pages with a live lane that its first row's window reaches.
-  void FindPages(const StepJob& job) {
+  void FindPages(uint32_t job_idx) {
+    const StepJob& job = of_.jobs_->jobs()[job_idx];
     std::vector<TileLive>& tiles = worker_.tiles;
-    ChooseTiles(*of_.jobs_, job, queries_, head_, worker_.workspace, &tiles);
+    ChooseTiles(*of_.jobs_, job_idx, queries_, head_, worker_.workspace, &tiles);
     const uint32_t window = queries_.spec->window;
     const uint32_t lowest =
         window != 0 && job.first_position >= window ? job.first_position - window + 1 : 0;

@@ -18,6 +18,7 @@ struct SelectWorkspace {
     scores.reserve(size_t{group} * num_partitions);
     best.reserve(num_partitions);
     chosen.reserve((num_partitions + 63) / 64);
+    kept.reserve((num_partitions + 63) / 64);
   }
 
   const kernels::KernelTable& kernels;
@@ -25,6 +26,7 @@ struct SelectWorkspace {
   std::vector<float> scores;     // [group][partitions]
   std::vector<float> best;       // [partitions] reduced over the group
   std::vector<uint64_t> chosen;  // [⌈partitions / 64⌉]
+  std::vector<uint64_t> kept;    // the same, of an earlier choice
 };
 
 }  // namespace spindle::sparse

@@ -7,6 +7,7 @@
 
 #include "base/ids.h"
 #include "kv/fast/fast_tier.h"
+#include "sparse/decode_use.h"
 #include "sparse/sparse_policy.h"
 
 namespace spindle::sparse {
@@ -26,6 +27,8 @@ struct SequenceRows {
   uint32_t decode_begin = std::numeric_limits<uint32_t>::max();
   // The sequence's frames in the fast tier, where there is one.
   kv::CacheSetId cache_set{};
+  // Where to count what rows under the policy attend to; may be null.
+  DecodeUse* use = nullptr;
 };
 
 }  // namespace spindle::sparse

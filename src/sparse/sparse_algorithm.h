@@ -54,7 +54,7 @@ struct IndexJob {
   kernels::StripeKeys keys;
   uint32_t lane_begin;
   uint32_t lane_end;
-  uint8_t* index;  // [index_bytes] of the stripe, layer and head; 64-byte aligned
+  uint8_t* index;  // [index_bytes] of the stripe, layer and head; 16-byte aligned
 };
 
 class SparseAlgorithm {
@@ -64,7 +64,7 @@ class SparseAlgorithm {
   // As in requests, configuration and metrics.
   [[nodiscard]] virtual std::string_view name() const = 0;
 
-  // Index bytes of a stripe, per layer and KV head: a multiple of 64. 0: no index.
+  // Index bytes of a stripe, per layer and KV head: a multiple of 16. 0: no index.
   [[nodiscard]] virtual uint32_t index_bytes(const kv::KvGeometry& geometry) const = 0;
 
   // Index: completes the units that end in (lane_begin, lane_end]. A function of the stripe's keys

@@ -1,15 +1,17 @@
 #include "sparse/tile_choice.h"
 
+#include <bit>
 #include <span>
 
 namespace spindle::sparse {
 
 void ChooseTiles(const StepJobs& jobs,
-                 const StepJob& job,
+                 size_t job_idx,
                  const LayerQueries& queries,
                  uint32_t head,
                  SelectWorkspace& workspace,
                  std::vector<TileLive>* tiles) {
+  const StepJob& job = jobs.jobs()[job_idx];
   const std::span<const TileLive> dense = jobs.DenseTilesOf(job);
   if (job.IsDense(queries.layer)) {
     tiles->assign(dense.begin(), dense.end());
@@ -32,6 +34,11 @@ void ChooseTiles(const StepJobs& jobs,
   };
   tiles->resize(dense.size());
   tiles->resize(policy.algorithm().Select(select, workspace, *tiles));
+  int attended = 0;
+  for (const TileLive& tile : *tiles) {
+    attended += std::popcount(tile.live);
+  }
+  queries.use->Record(job_idx, head, static_cast<uint32_t>(attended));
 }
 
 }  // namespace spindle::sparse

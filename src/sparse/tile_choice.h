@@ -10,10 +10,10 @@
 
 namespace spindle::sparse {
 
-// Writes the tiles of `job`, ascending: everything in dense layers, else what the policy's
-// algorithm selects. Allocates only when `tiles` has no capacity for the context.
+// Writes the tiles of job `job_idx`, ascending: everything in dense layers, else what the policy's
+// algorithm selects, which is counted. Allocates only when `tiles` has no capacity for the context.
 void ChooseTiles(const StepJobs& jobs,
-                 const StepJob& job,
+                 size_t job_idx,
                  const LayerQueries& queries,
                  uint32_t head,
                  SelectWorkspace& workspace,

@@ -300,6 +300,47 @@ TEST_P(SparseKernelsTest, BoundsHoldAndAreTheClosest) {
   }
 }
 
+TEST_P(SparseKernelsTest, MeansAndTheLeastParallelKey) {
+  SPINDLE_TABLE_OR_SKIP(table, GetParam());
+  std::mt19937 rng(static_cast<uint32_t>(test::RandomSeed(10)));
+  for (const DType type : {DType::kBF16, DType::kF32}) {
+    for (const uint32_t head_dim : {16U, 64U, 80U, 128U}) {
+      const Stripe stripe(type, head_dim, 16, rng);
+      for (const auto& [first, count] :
+           std::vector<std::pair<uint32_t, uint32_t>>{{0, 8}, {56, 8}, {13, 1}, {10, 30}}) {
+        std::vector<double> mean(head_dim, 0.0);
+        double mean_square = 0;
+        for (uint32_t d = 0; d < head_dim; ++d) {
+          for (uint32_t lane = first; lane < first + count; ++lane) {
+            mean[d] += double{stripe.At(lane, d)} / count;
+          }
+          mean_square += mean[d] * mean[d];
+        }
+        double least = 1;
+        for (uint32_t lane = first; lane < first + count; ++lane) {
+          double dot = 0;
+          double square = 0;
+          for (uint32_t d = 0; d < head_dim; ++d) {
+            dot += mean[d] * double{stripe.At(lane, d)};
+            square += double{stripe.At(lane, d)} * double{stripe.At(lane, d)};
+          }
+          least = std::min(least, dot / std::sqrt(mean_square * square));
+        }
+        std::vector<uint16_t> out(head_dim + 1, 0xBEEF);
+        float cosine = 0;
+        ASSERT_EQ(table->key_mean({stripe.keys, first, count, out.data(), &cosine}), kOk);
+        for (uint32_t d = 0; d < head_dim; ++d) {
+          // Half a bf16 step, and the rounding of the sum.
+          const double bound = std::ldexp(std::abs(mean[d]), -8) + 1e-5;
+          ASSERT_NEAR(Bf16ToFloat(out[d]), mean[d], bound);
+        }
+        ASSERT_NEAR(cosine, least, 1e-5);
+        ASSERT_EQ(out.back(), 0xBEEF);
+      }
+    }
+  }
+}
+
 TEST_P(SparseKernelsTest, AKeyThatIsNoNumberShowsInItsBounds) {
   SPINDLE_TABLE_OR_SKIP(table, GetParam());
   std::mt19937 rng(1);

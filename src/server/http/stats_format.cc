@@ -25,15 +25,35 @@ void AppendMilliseconds(std::string_view name, Duration time, std::string* out) 
   AppendJsonNumber(static_cast<float>(us) / 1000.0F, out);
 }
 
+void AppendShare(std::string_view name, double share, std::string* out) {
+  AppendName(name, out);
+  AppendJsonNumber(static_cast<float>(share), out);
+}
+
+void AppendSparse(const engine::RequestStats& stats, std::string* out) {
+  const sparse::DecodeUse& use = stats.sparse;
+  const bool chose = use.sparse_rows > 0;
+  AppendName("algorithm", out);
+  AppendJsonString(stats.algorithm, out);
+  AppendCount("decode_steps", stats.generated_tokens, out);
+  AppendCount("dense_steps", chose ? use.dense_rows : stats.generated_tokens, out);
+  AppendCount("fallback_steps", 0, out);
+  AppendCount("context_tokens", stats.prompt_tokens + stats.longest_choice, out);
+  AppendShare("attended_fraction_mean", chose ? use.share_sum / use.sparse_rows : 1, out);
+  AppendShare("attended_fraction_min", chose ? use.share_min : 1, out);
+  AppendShare("attended_fraction_max", chose ? use.share_max : 1, out);
+  out->append(R"(,"estimated_fraction_mean":0,"est_mass_mean":null,"est_mass_min":null,)"
+              R"("audit":null)");
+}
+
 }  // namespace
 
 void AppendStats(const serving::PreparedRequest& request,
                  const engine::RequestStats& stats,
                  std::string* out) {
-  out->append(
-      R"({"sparse":{"algorithm":"dense","attended_fraction_mean":1,"attended_fraction_min":1,)"
-      R"("attended_fraction_max":1,"estimated_fraction_mean":0,"est_mass_mean":null,)"
-      R"("est_mass_min":null,"audit":null},"kv":{)");
+  out->append(R"({"sparse":{)");
+  AppendSparse(stats, out);
+  out->append(R"(},"kv":{)");
   AppendCount("page_tokens", stats.kv.page_tokens, out);
   AppendCount("pages_total", stats.kv.pages, out);
   AppendCount("bytes_total", stats.kv.bytes, out);

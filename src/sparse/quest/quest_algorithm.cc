@@ -56,8 +56,8 @@ uint32_t QuestAlgorithm::Select(const SelectJob& job,
     return WriteTiles(job, kPageTokens, pages, {}, out);
   }
   SplitSigns(job, &workspace.query);
-  RankPartitions(
-      job, pages, kPagesPerStripe, 2 * job.head_dim, kernels::GroupReduction::kMaxLog, workspace);
+  ScoreCandidates(job, pages, kPagesPerStripe, 2 * job.head_dim, workspace);
+  ReduceOverGroup(job, kernels::GroupReduction::kMaxLog, workspace);
   ChooseBest(wanted, workspace);
   return WriteTiles(job, kPageTokens, pages, workspace.chosen, out);
 }

@@ -132,7 +132,7 @@ class LifecycleTest(unittest.TestCase):
         answers = {self.server.chat("Say hello.", spindle={"sparse": {"algorithm": each["name"]}}).json["choices"][0]["message"]["content"]
                    for each in entry["spindle"]["sparse"]["algorithms"]}
         self.assertEqual(answers, {self.server.chat("Say hello.").json["choices"][0]["message"]["content"]})
-        refused = self.server.chat("Say hello.", spindle={"sparse": {"algorithm": "quest"}})
+        refused = self.server.chat("Say hello.", spindle={"sparse": {"algorithm": "seer_r"}})
         assert_error(self, refused, 400, "sparse_algorithm_unavailable")
 
     def test_statistics(self):

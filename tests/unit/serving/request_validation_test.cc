@@ -116,7 +116,7 @@ TEST(RequestValidation, ListedAlgorithmsAreAcceptedAndOthersAreNot) {
             {kText, R"("spindle":{"sparse":{"algorithm":"auto"}})", ""},
             {kChat, R"("spindle":{"sparse":{"algorithm":"dense","budget_tokens":null}})", ""},
             {kChat,
-             R"("spindle":{"sparse":{"algorithm":"quest"}})",
+             R"("spindle":{"sparse":{"algorithm":"retroinfer"}})",
              "sparse_algorithm_unavailable",
              "spindle.sparse.algorithm"},
             {kChat,

@@ -216,7 +216,9 @@ TEST_P(SparseDecodeTest, DenseLayersAndShortContextsAreDense) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Algorithms, SparseDecodeTest, ::testing::Values("dense", "quest"));
+INSTANTIATE_TEST_SUITE_P(Algorithms,
+                         SparseDecodeTest,
+                         ::testing::Values("dense", "streaming", "quest", "shadowkv"));
 
 }  // namespace
 }  // namespace spindle::sparse

@@ -1,0 +1,31 @@
+// The metric families of sparse attention: what rows of generated tokens attended to, by algorithm.
+// All series exist, at zero, from the start. Thread-safety: thread-safe. Borrows the registry.
+#pragma once
+
+#include <string_view>
+#include <vector>
+
+#include "metrics/metrics.h"
+#include "sparse/decode_use.h"
+
+namespace spindle::engine {
+
+class SparseMetrics {
+ public:
+  explicit SparseMetrics(metrics::Registry& registry);
+
+  // A sequence under `algorithm` has decoded a row; `use` as it is now.
+  void ObserveRow(std::string_view algorithm, const sparse::DecodeUse& use) const;
+
+ private:
+  struct Series {
+    std::string_view algorithm;
+    metrics::Counter sparse_steps;
+    metrics::Counter dense_steps;
+    metrics::Histogram attended_fraction;
+  };
+
+  std::vector<Series> series_;
+};
+
+}  // namespace spindle::engine

@@ -1,0 +1,34 @@
+// ShadowKV (arXiv 2410.21465) with exact keys: the keys of 8 neighbouring tokens are nearly
+// parallel, so their mean, the landmark, scores the chunk; chunks for which that is not so, the
+// outliers, are always attended on top of the budget. Where query heads share a KV head, a chunk
+// counts as its best head says. Index: 6.4 % of the KV bytes. Thread-safety: immutable.
+#pragma once
+
+#include "sparse/sparse_algorithm.h"
+
+namespace spindle::sparse {
+
+class ShadowKvAlgorithm final : public SparseAlgorithm {
+ public:
+  static constexpr uint32_t kChunkTokens = 8;
+  static constexpr uint32_t kDefaultOutlierChunks = 48;
+
+  explicit ShadowKvAlgorithm(uint32_t outlier_chunks = kDefaultOutlierChunks)
+      : outlier_chunks_(outlier_chunks) {}
+
+  [[nodiscard]] std::string_view name() const override { return "shadowkv"; }
+
+  // [64 / 8 chunks][head_dim] bf16 landmarks, then [64 / 8] uint16: how far the least parallel key
+  // is from its landmark, (1 - cosine) · 32767, larger is farther.
+  [[nodiscard]] uint32_t index_bytes(const kv::KvGeometry& geometry) const override;
+  [[nodiscard]] int BuildIndex(const IndexJob& job,
+                               const kernels::KernelTable& kernels) const override;
+  [[nodiscard]] uint32_t Select(const SelectJob& job,
+                                SelectWorkspace& workspace,
+                                std::span<TileLive> out) const override;
+
+ private:
+  const uint32_t outlier_chunks_;  // most of them, per KV head
+};
+
+}  // namespace spindle::sparse
