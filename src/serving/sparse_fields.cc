@@ -49,29 +49,31 @@ MaybeError ReadTokens(JsonValue value, std::string_view path, std::optional<uint
   return std::nullopt;
 }
 
-ApiError TooLong(std::string_view path) {
-  return InvalidRequest("invalid_value",
-                        std::string(path),
-                        fmt::format("'{}' must have at most {} elements.", path, kMaxListLength));
-}
-
-MaybeError ReadMultipliers(JsonValue value, std::string_view path, std::vector<float>* out) {
+// Calls `read(element, path)` for each of an array that is not too long.
+template <typename Read>
+MaybeError ReadElements(JsonValue value, std::string_view path, const Read& read) {
   if (MaybeError error = ExpectType(value, path, JsonType::kArray); error.has_value()) {
     return error;
   }
-  if (value.size() > kMaxListLength) {
-    return TooLong(path);
+  if (value.CountChildren() > kMaxListLength) {
+    return InvalidRequest("invalid_value",
+                          std::string(path),
+                          fmt::format("'{}' must have at most {} elements.", path, kMaxListLength));
   }
-  for (size_t i = 0; i < value.size(); ++i) {
-    float number = 0;
-    if (MaybeError error =
-            ReadNumber(value.at(i), fmt::format("{}[{}]", path, i), kMultiplierRange, &number);
+  size_t i = 0;
+  for (auto element = value.begin(); element != value.end(); ++element, ++i) {
+    if (MaybeError error = read(element.value(), fmt::format("{}[{}]", path, i));
         error.has_value()) {
       return error;
     }
-    out->push_back(number);
   }
   return std::nullopt;
+}
+
+MaybeError ReadMultipliers(JsonValue value, std::string_view path, std::vector<float>* out) {
+  return ReadElements(value, path, [out](JsonValue element, const std::string& at) {
+    return ReadNumber(element, at, kMultiplierRange, &out->emplace_back());
+  });
 }
 
 MaybeError ReadDenseLayers(JsonValue value,
@@ -90,22 +92,12 @@ MaybeError ReadDenseLayers(JsonValue value,
     layers = *std::move(parsed);
     return std::nullopt;
   }
-  if (MaybeError error = ExpectType(value, path, JsonType::kArray); error.has_value()) {
-    return error;
-  }
-  if (value.size() > kMaxListLength) {
-    return TooLong(path);
-  }
-  for (size_t i = 0; i < value.size(); ++i) {
+  return ReadElements(value, path, [&layers](JsonValue element, const std::string& at) {
     int64_t layer = 0;
-    if (MaybeError error = ReadInteger(
-            value.at(i), fmt::format("{}[{}]", path, i), IntegerRange{-65536, 65535}, &layer);
-        error.has_value()) {
-      return error;
-    }
+    MaybeError error = ReadInteger(element, at, IntegerRange{-65536, 65535}, &layer);
     layers.push_back(static_cast<int32_t>(layer));
-  }
-  return std::nullopt;
+    return error;
+  });
 }
 
 MaybeError ReadFraction(JsonValue value, std::string_view path, std::optional<double>* out) {
@@ -244,9 +236,10 @@ MaybeError ApplySparse(const ServingOptions& options,
   absl::StatusOr<engine::SparseDecode> decode = engine::ResolveSparse(
       *request->sparse, options.sparse, model.engine->kv_geometry(), model.facts.max_model_len);
   if (!decode.ok()) {
-    return InvalidRequest("invalid_value",
-                          "spindle.sparse",
-                          fmt::format("'spindle.sparse': {}.", decode.status().message()));
+    return InvalidRequest(
+        "invalid_value",
+        "spindle.sparse",
+        fmt::format("'spindle.sparse': {}.", std::string(decode.status().message())));
   }
   request->decode = *std::move(decode);
   return std::nullopt;

@@ -36,8 +36,8 @@ void StepUse::EndStep() {
     for (uint32_t i = sequence.job_begin; i < sequence.job_end; ++i) {
       const StepJob& job = jobs_->jobs()[i];
       if (num_layers_[i] > 0) {
-        const double whole = double{num_layers_[i]} * num_kv_heads_ * job.num_tokens();
-        rows.use->AddSparseRow(static_cast<double>(sums_[i]) / whole);
+        const auto num_choices = static_cast<double>(num_layers_[i]) * num_kv_heads_;
+        rows.use->AddSparseRow(static_cast<double>(sums_[i]) / (num_choices * job.num_tokens()));
       } else if (job.num_tokens() > rows.decode_begin) {
         rows.use->AddDenseRows(job.num_tokens() - std::max(job.first_position, rows.decode_begin));
       }
