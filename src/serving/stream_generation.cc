@@ -368,6 +368,8 @@ void StreamGeneration::Complete() {
     total.kv.pages += stream.stats.kv.pages;
     total.kv.bytes += stream.stats.kv.bytes;
     total.kv.disk_bytes += stream.stats.kv.disk_bytes;
+    total.algorithm = stream.stats.algorithm;
+    total.sparse += stream.stats.sparse;
   }
   total.prompt_tokens = usage_.prompt_tokens;
   total.cached_tokens = usage_.cached_tokens;

@@ -73,7 +73,7 @@ class SparseTest(unittest.TestCase):
         cold = self.ask(prompt=PROMPT + " One more.", sparse={"algorithm": "quest", "budget_tokens": 64, "min_context": 0})
         self.assertGreater(cold["usage"]["prompt_tokens_details"]["cached_tokens"], 0)  # of the runs before
         again = self.ask(prompt=PROMPT + " One more.")
-        self.assertGreater(again["usage"]["prompt_tokens_details"]["cached_tokens"], 1200)
+        self.assertGreater(again["usage"]["prompt_tokens_details"]["cached_tokens"], 1100)
         with Server("--threads", "2", "--no-enable-prefix-caching") as fresh:
             self.assertEqual(self.ask(prompt=PROMPT + " One more.", server=fresh)["choices"][0]["logprobs"], again["choices"][0]["logprobs"])
 
