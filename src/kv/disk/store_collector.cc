@@ -66,6 +66,14 @@ Segment* DiskStore::Impl::PickVictim() {
   return best != nullptr ? best : last;
 }
 
+// Whether a full device gets this segment. It may be full of what others wrote, so that room made
+// here does not help: one segment with records, and not all that there are.
+bool DiskStore::Impl::MayYield(const Segment& segment) const {
+  const uint64_t live_bytes = index_.Live(segment.number).bytes;
+  return &segment != active_ &&
+         (live_bytes == 0 || (!room_made_ && live_bytes < index_.live_bytes()));
+}
+
 void DiskStore::Impl::StepCollector(TimePoint now) {
   if (health_.degraded()) {
     return;
@@ -96,7 +104,9 @@ void DiskStore::Impl::StepCollector(TimePoint now) {
   collecting_ = NeedsSpace();
   if (collecting_ || force_collect_) {
     force_collect_ = false;
-    if (Segment* const victim = PickVictim(); victim != nullptr) {
+    Segment* const victim = PickVictim();
+    if (victim != nullptr && (collecting_ || MayYield(*victim))) {
+      room_made_ = room_made_ || index_.Live(victim->number).bytes > 0;
       StartCollecting(*victim);
     }
   }

@@ -158,6 +158,7 @@ class DiskStore::Impl {
   void StepCollector(TimePoint now);
   [[nodiscard]] bool NeedsSpace() const;
   Segment* PickVictim();
+  [[nodiscard]] bool MayYield(const Segment& segment) const;
   void StartCollecting(Segment& victim);
   void StepCopies();
   void HandleCopy(CopyJob* job);
@@ -258,6 +259,7 @@ class DiskStore::Impl {
   bool space_running_ = false;
   bool space_known_ = false;
   bool force_collect_ = false;  // the device was full: make room whatever the watermarks say
+  bool room_made_ = false;      // records were dropped for room, and no store has succeeded since
   TimePoint space_measured_{};
   uint64_t written_since_ = 0;  // bytes since the measurement
   uint64_t allocated_bytes_ = 0;

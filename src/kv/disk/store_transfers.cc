@@ -417,6 +417,7 @@ void DiskStore::Impl::HandleWrite(TransferJob* job) {
     outputs_.push_back({job, true});
     return;
   }
+  room_made_ = false;
   const LogEntry put{.op = LogEntry::Op::kPut,
                      .id = job->fields.id,
                      .seq = job->fields.seq,

@@ -92,6 +92,32 @@ TEST_F(DiskFaultTest, AFullDeviceStopsStoresOnly) {
   EXPECT_EQ(Skips(store->Stats(), StoreSkip::kIo), 0U);
 }
 
+TEST_F(DiskFaultTest, ADeviceThatStaysFullCostsOneSegmentAtMost) {
+  for (const uint64_t num_stripes : {uint64_t{5}, uint64_t{25}}) {  // of one segment, and of three
+    MemoryFiles fresh;
+    FaultFiles full(fresh, 12);
+    auto store = OpenStore(full, clock);
+    for (uint64_t i = 1; i <= num_stripes; ++i) {
+      ASSERT_TRUE(StoreNow(*store, TestStripe(i)).ok());
+    }
+    full.SetRates({.no_space = 1.0});
+    for (uint64_t minute = 0; minute < 10; ++minute) {
+      EXPECT_TRUE(absl::IsResourceExhausted(StoreNow(*store, TestStripe(100 + minute))));
+      for (int tick = 0; tick < 62; ++tick) {
+        clock.Advance(std::chrono::seconds(1));
+        store->Tick();
+      }
+    }
+    EXPECT_EQ(full.counts().no_space, 10U);
+    uint64_t kept = 0;
+    for (uint64_t i = 1; i <= num_stripes; ++i) {
+      kept += LoadNow(*store, TestStripe(i)).ok() ? 1U : 0U;
+    }
+    EXPECT_LE(store->Stats().segments, 4U) << "those without records are removed";
+    EXPECT_GE(kept, num_stripes == 5 ? 5U : 15U);
+  }
+}
+
 TEST_F(DiskFaultTest, ManyErrorsInAMinuteSwitchTheTierOff) {
   auto store = OpenStore(files, clock);
   for (uint64_t i = 1; i <= 20; ++i) {
