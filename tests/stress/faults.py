@@ -135,11 +135,11 @@ def one_kind(label, rates, wanted, asker, table, folder):
         notes = ""
         if segments["damaged_reads"]:
             notes += f", {segments['damaged_reads']} damaged reads"
-        if segments["read_stalls"]:
-            late = server.metric_sum("spindle_kv_load_failures_total", cause="deadline")
+        late = server.metric_sum("spindle_kv_load_failures_total", cause="deadline")
+        if late:
             notes += f", {late:.0f} records late"
-            if late == 0:
-                complaints.append("no load was late")
+        elif segments["read_stalls"]:
+            complaints.append("no load was late")
         table.add(label, server, asker, complaints, notes)
 
 

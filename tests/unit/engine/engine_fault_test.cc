@@ -41,7 +41,7 @@ constexpr uint32_t kNumPrompts = 10000;
 constexpr uint32_t kNumPrompts = 1000;
 #endif
 
-constexpr uint32_t kAnswer = 8;
+constexpr uint32_t kAnswerTokens = 8;
 constexpr uint32_t kHeadTokens = 256;
 constexpr uint32_t kNumHeads = 24;       // in use at a time: more than the host tier holds
 constexpr uint32_t kPromptsPerHead = 6;  // one of them goes, and a new one comes, after so many
@@ -92,7 +92,7 @@ class FaultRun {
       std::vector<std::unique_ptr<Client>> clients;
       std::vector<std::vector<TokenId>> expected;
       for (uint32_t i = 0; i < kBatch; ++i) {
-        EngineRequest request = MakeRequest(MakeShortPrompt(begin + i), kAnswer);
+        EngineRequest request = MakeRequest(MakeShortPrompt(begin + i), kAnswerTokens);
         expected.push_back(ExpectedTokens(request.prompt, request.sampling, 0));
         clients.push_back(world.Submit(std::move(request)));
         ASSERT_NE(clients.back(), nullptr);
@@ -202,7 +202,7 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(
         Plan{"ReadErrorsOneIn32", {.read_error = 1.0 / 32}},
         Plan{"ReadErrorsOneIn1000", {.read_error = 1.0 / 1000}, /*passes=*/false, /*rare=*/true},
-        Plan{"WriteErrorsOneIn128", {.write_error = 1.0 / 128}},
+        Plan{"WriteErrorsOneIn128", {.write_error = 1.0 / 128}, /*passes=*/false, /*rare=*/true},
         Plan{"WriteErrorsOneIn1000", {.write_error = 1.0 / 1000}, /*passes=*/false, /*rare=*/true},
         Plan{"ShortTransfers", {.short_read = 0.02, .short_write = 0.02}},
         Plan{"Flips", {.flip = 0.02}},
@@ -221,6 +221,25 @@ INSTANTIATE_TEST_SUITE_P(
               .sync_error = 1.0 / 1000,
               .stall = kStall}}),
     [](const auto& plan) { return std::string(plan.param.name); });
+
+// Loading from a slow disk is not worth it, but that is not for ever: it may be quick again.
+TEST(EngineFaults, ADiskThatWasSlowIsTriedAgainAfterAMinute) {
+  FaultRun run(uint64_t{256} << 20);
+  const auto world = run.Start();
+  const auto loaded = [&world] { return world->disk->Stats().loaded_tokens; };
+  run.Ask(*world, 0, 200);
+  EXPECT_GT(loaded(), 0U);
+  run.files.SetRates({.read_stall = 1, .stall = std::chrono::milliseconds(40)});
+  run.Ask(*world, 200, 400);
+  run.files.SetRates({});
+  const uint64_t before = loaded();
+  run.Ask(*world, 600, 40);
+  EXPECT_EQ(loaded(), before) << "it is known to be slow";
+  world->clock.Advance(std::chrono::seconds(60));
+  run.Ask(*world, 640, 40);
+  EXPECT_GT(loaded(), before);
+  FaultRun::Settle(*world);
+}
 
 // A disk that is collected all the time, whose journals and checkpoints fail too, and servers that
 // come and go over it.
