@@ -8,6 +8,7 @@
 #   A8  load test                     A9  format, layers, both compilers
 #   B1  placement of KV changes no bit        B2  more requests than the fast tier holds
 #   B3  restarts and kills of a server with a disk tier
+#   B5  faults of the disk tier: in simulation, then in a server
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 PATH=$PATH:$HOME/.cargo/bin
@@ -89,6 +90,12 @@ accept_B2() { placement --only capacity; }
 accept_B3() {
   "$ROOT/tools/build.sh" release spindle
   "$VENV/bin/python" "$ROOT/tests/stress/restarts.py" --binary "$binary" --model "$SPINDLE_TEST_MODEL"
+}
+
+accept_B5() {
+  "$ROOT/tools/build.sh" release engine_fault_sweep_test spindle faulty_server
+  "$ROOT/build/release/bin/engine_fault_sweep_test" --gtest_brief=1
+  "$VENV/bin/python" "$ROOT/tests/stress/faults.py" --binary "$binary" --model "$SPINDLE_TEST_MODEL"
 }
 
 name=${1:-}

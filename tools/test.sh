@@ -27,7 +27,7 @@ stage_release() {
 }
 
 stage_e2e() {
-  "$ROOT/tools/build.sh" release spindle
+  "$ROOT/tools/build.sh" release spindle faulty_server
   "$VENV/bin/python" "$ROOT/tests/e2e/run.py" --binary "$ROOT/build/release/bin/spindle" --model "$SPINDLE_TEST_MODEL" >&2
 }
 

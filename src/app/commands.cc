@@ -66,6 +66,10 @@ int Fatal(ExitCode code, const absl::Status& status) {
 }
 
 int ServeCommand(const std::vector<std::string>& arguments) {
+  return ServeOver({}, arguments);
+}
+
+int ServeOver(const DiskEnvironment& disk, const std::vector<std::string>& arguments) {
   config::ServeOptions options;
   config::OptionTable table;
   config::AddServeOptions(table, options);
@@ -87,7 +91,7 @@ int ServeCommand(const std::vector<std::string>& arguments) {
     return Fatal(kExitUsage, status);
   }
   std::vector<config::EffectiveOption> effective = table.Effective();
-  return ServerProcess(std::move(options), std::move(effective)).Run();
+  return ServerProcess(std::move(options), std::move(effective), disk).Run();
 }
 
 int ChatCommand(const std::vector<std::string>& arguments) {

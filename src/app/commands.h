@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "app/model_loader.h"
 
 namespace spindle::app {
 
@@ -23,6 +24,9 @@ int ServeCommand(const std::vector<std::string>& arguments);
 int ChatCommand(const std::vector<std::string>& arguments);
 int InspectCommand(const std::vector<std::string>& arguments);
 int KvCommand(const std::vector<std::string>& arguments);
+
+// ServeCommand with the disk tier over something else, for tests.
+int ServeOver(const DiskEnvironment& disk, const std::vector<std::string>& arguments);
 
 // Prints "fatal: <reason>" as the last line of standard error and returns `code`.
 int Fatal(ExitCode code, std::string_view reason);

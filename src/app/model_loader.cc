@@ -59,11 +59,12 @@ absl::StatusOr<std::unique_ptr<kv::DiskTier>> OpenDiskTier(kv::KvOptions options
                                                            const model::Model& model,
                                                            const kernels::KernelTable& kernels,
                                                            const Clock& clock,
+                                                           const DiskEnvironment& environment,
                                                            kv::KvStore& host) {
   if (!options.prefix_cache) {
     return absl::InvalidArgumentError("--kv-disk-path needs --enable-prefix-caching");
   }
-  kv::disk::DiskFiles& files = kv::disk::SystemFiles();
+  kv::disk::DiskFiles& files = environment.files;
   SPINDLE_RETURN_IF_ERROR(files.MakeDirectory(options.disk_path));
   if (options.disk_bytes == 0) {
     SPINDLE_ASSIGN_OR_RETURN(const kv::disk::FreeSpaceInfo space,
@@ -76,7 +77,7 @@ absl::StatusOr<std::unique_ptr<kv::DiskTier>> OpenDiskTier(kv::KvOptions options
                                       config::HumanBytes(smallest) + " for this model, got " +
                                       config::HumanBytes(options.disk_bytes));
   }
-  kv::disk::DiskOptions disk_options;
+  kv::disk::DiskOptions disk_options = environment.options;
   // Space comes back segment by segment, so a small tier has small ones.
   disk_options.segment_bytes = kv::disk::RoundUp(
       std::min(disk_options.segment_bytes, options.disk_bytes / kSegmentsOfSmallTier));
@@ -129,7 +130,8 @@ absl::StatusOr<kv::KvTiers> MakeTiers(const config::LoadOptions& options,
                                       const model::Model& model,
                                       const kernels::KernelTable& kernels,
                                       uint32_t num_workers,
-                                      const Clock& clock) {
+                                      const Clock& clock,
+                                      const DiskEnvironment& environment) {
   kv::KvOptions kv_options = options.kv;
   kv_options.host_bytes =
       config::ResolveHostBytes(options, model.config(), platform::TotalMemoryBytes());
@@ -145,8 +147,8 @@ absl::StatusOr<kv::KvTiers> MakeTiers(const config::LoadOptions& options,
     tiers.link = std::make_unique<kv::EmulatedLink>(kv_options.link);
   }
   if (!kv_options.disk_path.empty()) {
-    SPINDLE_ASSIGN_OR_RETURN(tiers.disk,
-                             OpenDiskTier(kv_options, model, kernels, clock, *tiers.host));
+    SPINDLE_ASSIGN_OR_RETURN(
+        tiers.disk, OpenDiskTier(kv_options, model, kernels, clock, environment, *tiers.host));
   }
   return tiers;
 }
@@ -209,7 +211,8 @@ absl::StatusOr<LoadResult> LoadModel(const config::LoadOptions& options,
                                      const config::FrontEndOptions* front_ends,
                                      metrics::Registry& registry,
                                      const Clock& clock,
-                                     const model::LoadProgress& progress) {
+                                     const model::LoadProgress& progress,
+                                     const DiskEnvironment& disk) {
   const TimePoint started = clock.Now();
   SPINDLE_ASSIGN_OR_RETURN(const kernels::KernelTable* kernels, ChooseKernels(options.isa));
   SPINDLE_ASSIGN_OR_RETURN(
@@ -241,7 +244,7 @@ absl::StatusOr<LoadResult> LoadModel(const config::LoadOptions& options,
              {"threads", pool->num_workers()},
              {"seconds", ToSeconds(clock.Now() - started)}});
   SPINDLE_ASSIGN_OR_RETURN(kv::KvTiers tiers,
-                           MakeTiers(options, *model, *kernels, pool->num_workers(), clock));
+                           MakeTiers(options, *model, *kernels, pool->num_workers(), clock, disk));
   loaded.file_bytes = FileBytes(*file);
   loaded.num_parameters = model->num_parameters();
   loaded.kernel_name = kernels->name;

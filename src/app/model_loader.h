@@ -10,6 +10,8 @@
 #include "config/load_options.h"
 #include "config/memory_plan.h"
 #include "formats/model_file.h"
+#include "kv/disk/disk_files.h"
+#include "kv/disk/disk_options.h"
 #include "metrics/metrics.h"
 #include "serving/completion_service.h"
 #include "text/chat_template.h"
@@ -34,6 +36,12 @@ struct LoadResult {
   ResolvedOptions resolved;  // what options came to that were left to the machine or the model
 };
 
+// What the disk tier stands on. The default serves; tests put files of their own under it.
+struct DiskEnvironment {
+  kv::disk::DiskFiles& files = kv::disk::SystemFiles();  // borrowed by the engine
+  kv::disk::DiskOptions options = {};                    // those that no option of ours sets
+};
+
 // Loads everything and starts the engine. Logs the model, the kernels and the memory plan.
 // `front_ends`: what will be served over; null: nothing.
 // ERRORS: kNotFound, kInvalidArgument, kUnimplemented, kDataLoss … : the model (exit code 3);
@@ -43,6 +51,7 @@ absl::StatusOr<LoadResult> LoadModel(const config::LoadOptions& options,
                                      const config::FrontEndOptions* front_ends,
                                      metrics::Registry& registry,
                                      const Clock& clock,
-                                     const model::LoadProgress& progress);
+                                     const model::LoadProgress& progress,
+                                     const DiskEnvironment& disk = {});
 
 }  // namespace spindle::app

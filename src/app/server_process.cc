@@ -41,8 +41,11 @@ std::string KernelName(const std::string& isa) {
 
 class ServerProcess::Impl {
  public:
-  Impl(config::ServeOptions options, std::vector<config::EffectiveOption> effective)
+  Impl(config::ServeOptions options,
+       std::vector<config::EffectiveOption> effective,
+       const DiskEnvironment& disk)
       : options_(std::move(options)),
+        disk_(disk),
         config_values_(ValuesJson(effective)),
         config_(std::move(effective)),
         registry_({{"model_name", options_.serving.served_names.front()}}),
@@ -136,10 +139,15 @@ class ServerProcess::Impl {
       LoadProgressBar bar("loading");
       const config::FrontEndOptions front_ends{.http = options_.http, .grpc = options_.grpc};
       return LoadModel(
-          options_.load, &front_ends, registry_, SteadyClock(), [this, &bar](double fraction) {
+          options_.load,
+          &front_ends,
+          registry_,
+          SteadyClock(),
+          [this, &bar](double fraction) {
             service_.SetLoadProgress(fraction);
             bar.Show(fraction);
-          });
+          },
+          disk_);
     }();
     MutexLock lock(mutex_);
     if (!loaded.ok()) {
@@ -261,6 +269,7 @@ class ServerProcess::Impl {
   }
 
   config::ServeOptions options_;
+  const DiskEnvironment disk_;
   const std::string config_values_;
   ConfigReport config_;
   Signals signals_;  // before everything that starts threads
@@ -280,8 +289,9 @@ class ServerProcess::Impl {
 };
 
 ServerProcess::ServerProcess(config::ServeOptions options,
-                             std::vector<config::EffectiveOption> effective)
-    : impl_(std::make_unique<Impl>(std::move(options), std::move(effective))) {}
+                             std::vector<config::EffectiveOption> effective,
+                             const DiskEnvironment& disk)
+    : impl_(std::make_unique<Impl>(std::move(options), std::move(effective), disk)) {}
 
 ServerProcess::~ServerProcess() = default;
 

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "absl/status/status.h"
+#include "app/model_loader.h"
 #include "config/serve_options.h"
 
 namespace spindle::app {
@@ -12,7 +13,9 @@ namespace spindle::app {
 class ServerProcess {
  public:
   // `effective`: the configuration as shown by /admin/config.
-  ServerProcess(config::ServeOptions options, std::vector<config::EffectiveOption> effective);
+  ServerProcess(config::ServeOptions options,
+                std::vector<config::EffectiveOption> effective,
+                const DiskEnvironment& disk);
   ~ServerProcess();
   ServerProcess(const ServerProcess&) = delete;
   ServerProcess& operator=(const ServerProcess&) = delete;

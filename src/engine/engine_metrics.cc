@@ -286,12 +286,6 @@ void EngineMetrics::AddMoveFamilies(metrics::Registry& registry) {
   disk_fetch_seconds = fetch("disk");
   fetch_stall_seconds = registry.AddCounter("spindle_kv_fetch_stall_seconds_total",
                                             "Time that requests and steps waited for pages.");
-  const auto errors = [&registry](const char* op) {
-    return registry.AddCounter(
-        "spindle_kv_disk_errors_total", "Failed disk operations.", {{"op", op}});
-  };
-  disk_read_errors_.counter = errors("read");
-  disk_write_errors_.counter = errors("write");
 }
 
 void EngineMetrics::Publish(const StepLoad& load, const kv::KvStats& stats) {
@@ -319,8 +313,6 @@ void EngineMetrics::Publish(const StepLoad& load, const kv::KvStats& stats) {
 }
 
 void EngineMetrics::PublishDisk(const kv::DiskTierStats& stats) {
-  using kv::disk::LoadFailure;
-  using kv::disk::StoreSkip;
   const kv::disk::DiskStats& disk = stats.disk;
   const uint64_t free =
       disk.capacity_bytes > disk.used_bytes ? disk.capacity_bytes - disk.used_bytes : 0;
@@ -338,18 +330,6 @@ void EngineMetrics::PublishDisk(const kv::DiskTierStats& stats) {
   loaded_bytes_.Follow(disk.loaded_bytes[kind]);
   stored_pages_.Follow(disk.stores[kind] * pages_per_stripe_);
   stored_bytes_.Follow(disk.stored_bytes[kind]);
-  uint64_t read_errors = 0;
-  for (const LoadFailure cause : {LoadFailure::kIo,
-                                  LoadFailure::kShort,
-                                  LoadFailure::kHeader,
-                                  LoadFailure::kMismatch,
-                                  LoadFailure::kPayload,
-                                  LoadFailure::kMissing}) {
-    read_errors += disk.load_failures[static_cast<size_t>(cause)];
-  }
-  disk_read_errors_.Follow(read_errors);
-  disk_write_errors_.Follow(disk.stores_skipped[static_cast<size_t>(StoreSkip::kIo)] +
-                            disk.commit_failures);
   sessions.Publish(stats);
   kv.PublishDisk(stats);
 }

@@ -109,8 +109,6 @@ class EngineMetrics {
   FollowingCounter loaded_bytes_;
   FollowingCounter stored_pages_;  // host → disk
   FollowingCounter stored_bytes_;
-  FollowingCounter disk_read_errors_;
-  FollowingCounter disk_write_errors_;
   metrics::Gauge running_;
   metrics::Gauge waiting_;
   metrics::Gauge waiting_capacity_;

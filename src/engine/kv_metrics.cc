@@ -6,6 +6,7 @@
 namespace spindle::engine {
 namespace {
 
+using kv::disk::DeviceError;
 using kv::disk::LoadFailure;
 using kv::disk::StoreSkip;
 using kv::disk::TierState;
@@ -24,6 +25,7 @@ KvMetrics::KvMetrics(metrics::Registry& registry) {
   AddLookupFamilies(registry);
   AddByteFamilies(registry);
   AddDiskFamilies(registry);
+  AddDeviceFamilies(registry);
   constexpr const char* kRecomputed = "spindle_kv_recomputed_tokens_total";
   constexpr const char* kRecomputedHelp =
       "Tokens whose KV is computed again, or although a lower tier had it, by cause: preempt, "
@@ -114,6 +116,28 @@ void KvMetrics::AddDiskFamilies(metrics::Registry& registry) {
   io_depth_ = registry.AddGauge("spindle_kv_disk_io_depth", "Transfers of the disk tier running.");
 }
 
+void KvMetrics::AddDeviceFamilies(metrics::Registry& registry) {
+  for (size_t error = 0; error < errors_.size(); ++error) {
+    const auto kind = static_cast<DeviceError>(error);
+    errors_[error].counter = registry.AddCounter(
+        "spindle_kv_disk_errors_total",
+        "Failed disk operations, each once, whoever waited for it.",
+        {{"op", std::string(DeviceErrorOp(kind))}, {"cause", std::string(DeviceErrorCause(kind))}});
+  }
+  const auto short_transfers = [&registry](const char* op) {
+    return registry.AddCounter(
+        "spindle_kv_disk_short_transfers_total",
+        "Times that the disk transferred a part, and was asked for the rest.",
+        {{"op", op}});
+  };
+  short_reads_.counter = short_transfers("read");
+  short_writes_.counter = short_transfers("write");
+  outages_.counter = registry.AddCounter("spindle_kv_disk_outages_total",
+                                         "Times that errors switched the disk tier off.");
+  recoveries_.counter = registry.AddCounter("spindle_kv_disk_recoveries_total",
+                                            "Times that a probe switched it on again.");
+}
+
 void KvMetrics::Lookups::Count(uint64_t asked, uint64_t found) const {
   lookups.Add(static_cast<double>(asked));
   hits.Add(static_cast<double>(found));
@@ -176,6 +200,13 @@ void KvMetrics::PublishDisk(const kv::DiskTierStats& stats) {
   for (const TierState state : kStates) {
     disk_state_[static_cast<size_t>(state)].Set(state == disk.state ? 1 : 0);
   }
+  for (size_t error = 0; error < errors_.size(); ++error) {
+    errors_[error].Follow(disk.device_errors[error]);
+  }
+  short_reads_.Follow(disk.short_reads);
+  short_writes_.Follow(disk.short_writes);
+  outages_.Follow(disk.outages);
+  recoveries_.Follow(disk.recoveries);
   direct_.Set(disk.direct_active ? 1 : 0);
   io_depth_.Set(disk.io_depth);
 }

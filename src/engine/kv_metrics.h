@@ -78,6 +78,7 @@ class KvMetrics {
   void AddLookupFamilies(metrics::Registry& registry);
   void AddByteFamilies(metrics::Registry& registry);
   void AddDiskFamilies(metrics::Registry& registry);
+  void AddDeviceFamilies(metrics::Registry& registry);
 
   // By tier, unit, and whether a sequence resumes.
   std::array<std::array<std::array<Lookups, 2>, kNumUnits>, kNumTiers> lookups_;
@@ -99,6 +100,11 @@ class KvMetrics {
   FollowingCounter not_loaded_tokens_;
   FollowingCounter lost_stripes_;
   std::array<metrics::Gauge, 4> disk_state_;  // by kv::disk::TierState
+  std::array<FollowingCounter, kv::disk::kNumDeviceErrors> errors_;
+  FollowingCounter short_reads_;
+  FollowingCounter short_writes_;
+  FollowingCounter outages_;
+  FollowingCounter recoveries_;
   metrics::Gauge direct_;
   metrics::Gauge io_depth_;
 };

@@ -69,6 +69,9 @@ void DiskTier::OnWake(std::function<void()> wake) {
 }
 
 uint32_t DiskTier::MatchDisk(std::span<const Digest> keys, uint32_t num_host) const {
+  if (!disk_->TakesLoads()) {
+    return 0;
+  }
   uint32_t end = num_host;
   while (end < keys.size() && disk_->Contains(StripeRecordId(keys[end]))) {
     ++end;

@@ -78,7 +78,8 @@ class DiskTier {
   // nothing calls that one afterwards.
   void OnWake(std::function<void()> wake);
 
-  // Stripes of `keys` behind the first `num_host` that the disk may hold, without a gap.
+  // Stripes of `keys` behind the first `num_host` that the disk may hold, without a gap. None while
+  // the disk is off.
   [[nodiscard]] uint32_t MatchDisk(std::span<const Digest> keys, uint32_t num_host) const;
 
   // Whether a load brings this stripe in.

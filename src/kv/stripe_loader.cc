@@ -14,6 +14,7 @@ constexpr double kAssumedLoadRate = 200e6;
 // Beyond the expected time, where no request waits.
 constexpr double kPatienceSeconds = 10;
 constexpr double kRateWeight = 0.3;  // of the newest load in the moving average
+constexpr std::chrono::seconds kRateLifetime{60};
 
 // An id is (generation, place).
 uint32_t PlaceOf(LoadId id) {
@@ -39,8 +40,13 @@ StripeLoader::Load& StripeLoader::Get(LoadId id) {
   return const_cast<Load&>(std::as_const(*this).Get(id));
 }
 
+double StripeLoader::MeasuredRate() const {
+  const bool valid = clock_.Now() - rate_observed_at_ < kRateLifetime;
+  return valid ? counters_.bytes_per_second.load() : 0;
+}
+
 double StripeLoader::LoadSeconds(uint32_t num_stripes) const {
-  const double measured = counters_.bytes_per_second.load();
+  const double measured = MeasuredRate();
   return static_cast<double>(num_stripes) * static_cast<double>(host_.geometry().stripe_bytes()) /
          (measured > 0 ? measured : kAssumedLoadRate);
 }
@@ -229,6 +235,7 @@ void StripeLoader::Deliver(const disk::Completion& completion) {
   }
   Load::Stripe& stripe = load.stripes[ordinal - load.first];
   stripe.arrived = true;
+  load.last_arrival = std::max(load.last_arrival, completion.finished_at);
   stripe.checksum = completion.checksum;
   if (!completion.status.ok()) {
     Cut(load, ordinal);
@@ -256,10 +263,11 @@ void StripeLoader::SealArrived(Load& load) {
 }
 
 void StripeLoader::ObserveRate(const Load& load) {
-  const double seconds = std::max(ToSeconds(clock_.Now() - load.started), 1e-6);
+  const double seconds = std::max(ToSeconds(load.last_arrival - load.started), 1e-6);
   const double rate = static_cast<double>((load.end - load.first)) *
                       static_cast<double>(host_.geometry().stripe_bytes()) / seconds;
-  const double before = counters_.bytes_per_second.load();
+  const double before = MeasuredRate();
+  rate_observed_at_ = clock_.Now();
   counters_.bytes_per_second = before > 0 ? before + kRateWeight * (rate - before) : rate;
 }
 

@@ -29,10 +29,11 @@ class StripeLoader {
  public:
   struct Counters {
     std::atomic<uint64_t> begun{0};
-    std::atomic<uint64_t> cut{0};               // ended by their deadline or a damaged record
-    std::atomic<uint64_t> loaded_tokens{0};     // that entered the prefix cache
-    std::atomic<uint64_t> lost_tokens{0};       // that cut loads did not bring
-    std::atomic<double> bytes_per_second{0.0};  // moving average, 0 before the first load
+    std::atomic<uint64_t> cut{0};            // ended by their deadline or a damaged record
+    std::atomic<uint64_t> loaded_tokens{0};  // that entered the prefix cache
+    std::atomic<uint64_t> lost_tokens{0};    // that cut loads did not bring
+    // Of the device; moving average, 0 before the first load.
+    std::atomic<double> bytes_per_second{0.0};
   };
 
   StripeLoader(KvStore& host, disk::DiskStore& disk, const Clock& clock)
@@ -45,7 +46,8 @@ class StripeLoader {
   // Whether a load brings this stripe in.
   [[nodiscard]] bool IsLoading(const Digest& key) const;
 
-  // Expected time for so many stripes.
+  // Expected time for so many stripes. What was measured counts for a minute: a device that was
+  // slow for a while, and therefore not used, gets another chance.
   [[nodiscard]] double LoadSeconds(uint32_t num_stripes) const;
 
   struct Request {
@@ -114,6 +116,7 @@ class StripeLoader {
     bool ended = false;  // by the caller
     TimePoint started;
     TimePoint deadline;
+    TimePoint last_arrival{};  // at the device, not at the engine thread
 
     enum class Tail : uint8_t { kNone, kWaiting, kInFlight, kArrived, kLost };
     Tail tail_state = Tail::kNone;
@@ -139,6 +142,8 @@ class StripeLoader {
   void LoseTail(Load& load);
   void SealArrived(Load& load);
   void ObserveRate(const Load& load);
+  // Bytes per second; 0 when nothing was measured of late.
+  [[nodiscard]] double MeasuredRate() const;
   void Cut(Load& load, uint32_t end);
   void FinishIfEnded(Load& load);
 
@@ -147,6 +152,7 @@ class StripeLoader {
   const Clock& clock_;
   std::deque<Load> loads_;  // places are used again
   uint64_t num_loads_ = 0;
+  TimePoint rate_observed_at_{};
   Counters counters_;
 };
 

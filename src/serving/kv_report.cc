@@ -97,12 +97,27 @@ ordered_json Loads(const kv::DiskTierStats& stats) {
           {"failures", std::move(failures)}};
 }
 
+ordered_json DeviceErrors(const kv::disk::DiskStats& disk) {
+  using kv::disk::DeviceError;
+  ordered_json errors = ordered_json::object();
+  for (size_t error = 0; error < kv::disk::kNumDeviceErrors; ++error) {
+    const auto kind = static_cast<DeviceError>(error);
+    errors[std::string(DeviceErrorOp(kind))][std::string(DeviceErrorCause(kind))] =
+        disk.device_errors[error];
+  }
+  return errors;
+}
+
 ordered_json DiskTier(const engine::EngineLoad& load) {
   const kv::DiskTierStats& stats = *load.disk;
   const kv::disk::DiskStats& disk = stats.disk;
   ordered_json tier;
   tier["name"] = "disk";
   tier["state"] = std::string(StateName(disk.state));
+  tier["outages"] = disk.outages;
+  tier["recoveries"] = disk.recoveries;
+  tier["errors"] = DeviceErrors(disk);
+  tier["short_transfers"] = {{"read", disk.short_reads}, {"write", disk.short_writes}};
   tier["io_mode"] = disk.ring_active ? "io_uring" : "threads";
   tier["direct_io"] = disk.direct_active;
   tier["capacity_bytes"] = disk.capacity_bytes;

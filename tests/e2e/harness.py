@@ -47,14 +47,15 @@ class Server:
     FIXTURE = ["--max-model-len", "2048", "--max-num-seqs", "4", "--max-queue-size", "2",
                "--api-key", KEY, "--admin-api-key", ADMIN_KEY]
 
-    def __init__(self, *extra, fixture=True, model=None, wait=True, grpc=False):
+    def __init__(self, *extra, fixture=True, model=None, wait=True, grpc=False, binary=None, environment=None):
         self.port = free_port()
         self.grpc_port = free_port() if grpc else 0
         self.log = tempfile.NamedTemporaryFile("w+", suffix=".log", delete=False)
-        arguments = [BINARY, "serve", "--model", model or MODEL, "--served-model-name", "smol",
+        arguments = [binary or BINARY, "serve", "--model", model or MODEL, "--served-model-name", "smol",
                      "--port", str(self.port), "--grpc-port", str(self.grpc_port)]
         arguments += (self.FIXTURE if fixture else []) + list(extra)
-        self.process = subprocess.Popen(arguments, stderr=self.log, stdout=self.log, env=clean_environment())
+        self.process = subprocess.Popen(arguments, stderr=self.log, stdout=self.log,
+                                        env={**clean_environment(), **(environment or {})})
         if wait:
             self.wait_ready()
 

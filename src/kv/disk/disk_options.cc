@@ -43,6 +43,9 @@ absl::Status ValidateOptions(const DiskOptions& options) {
   if (options.max_errors == 0 || options.max_errors > 64) {
     return Range("max_errors", "in 1..64");
   }
+  if (options.probe_wait <= Duration::zero() || options.probe_wait > options.max_probe_wait) {
+    return Range("probe_wait", "above 0 and at most max_probe_wait");
+  }
   return absl::OkStatus();
 }
 
@@ -102,6 +105,41 @@ std::string_view StoreSkipName(StoreSkip cause) {
       return "off";
   }
   return "?";
+}
+
+std::string_view DeviceErrorOp(DeviceError error) {
+  switch (error) {
+    case DeviceError::kRead:
+    case DeviceError::kReadDamage:
+      return "read";
+    case DeviceError::kWrite:
+    case DeviceError::kWriteFull:
+      return "write";
+    case DeviceError::kOpen:
+      return "open";
+    case DeviceError::kSync:
+      return "sync";
+    case DeviceError::kLog:
+    case DeviceError::kLogFull:
+      return "log";
+    case DeviceError::kUnlink:
+      return "unlink";
+    case DeviceError::kProbe:
+      return "probe";
+  }
+  return "?";
+}
+
+std::string_view DeviceErrorCause(DeviceError error) {
+  switch (error) {
+    case DeviceError::kReadDamage:
+      return "damage";
+    case DeviceError::kWriteFull:
+    case DeviceError::kLogFull:
+      return "nospace";
+    default:
+      return "io";
+  }
 }
 
 }  // namespace spindle::kv::disk

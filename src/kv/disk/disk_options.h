@@ -45,11 +45,15 @@ struct DiskOptions {
   uint64_t commit_bytes = uint64_t{64} << 20;
   // A checkpoint starts when the journal has this many bytes.
   uint64_t checkpoint_journal_bytes = uint64_t{16} << 20;
-  // Stores rest this long after the device or the quota was full.
+  // Stores rest this long after the device or the quota was full; then the next one tries again.
   Duration full_pause = std::chrono::seconds(60);
   // The tier switches itself off after this many errors within `error_window`.
   uint32_t max_errors = 8;
   Duration error_window = std::chrono::seconds(60);
+  // First wait before a tier that is off probes the device; it doubles with every failed probe, and
+  // with every outage that follows a recovery within `max_probe_wait`.
+  Duration probe_wait = std::chrono::seconds(10);
+  Duration max_probe_wait = std::chrono::minutes(10);
   // Allocated and free bytes are measured this often while stores happen.
   Duration space_interval = std::chrono::seconds(5);
 };
@@ -60,7 +64,7 @@ struct DiskOptions {
 enum class TierState : uint8_t {
   kOk,
   kReadOnly,  // the device or the quota was full: no stores for a while
-  kDegraded,  // too many errors: neither loads nor stores until the store is opened again
+  kDegraded,  // too many errors: neither loads nor stores until a probe of the device succeeds
   kOff,       // closed
 };
 
@@ -94,6 +98,26 @@ enum class StoreSkip : uint8_t {
 inline constexpr size_t kNumStoreSkips = 5;
 [[nodiscard]] std::string_view StoreSkipName(StoreSkip cause);
 
+// What went wrong between the store and its device. Each is counted once per call or transfer,
+// whoever waited for it: also where the request behind it was cancelled or late.
+enum class DeviceError : uint8_t {
+  kRead,        // a read ended with an error
+  kReadDamage,  // a read brought other bytes than were written
+  kWrite,       // a write ended with an error
+  kWriteFull,   // a write, or a new segment, found the device or the quota full
+  kOpen,        // a segment could not be opened or made
+  kSync,        // a segment could not be synced
+  kLog,         // journal or checkpoint could not be written
+  kLogFull,     // … because the device or the quota was full
+  kUnlink,      // a segment could not be removed
+  kProbe,       // a probe failed
+};
+
+inline constexpr size_t kNumDeviceErrors = 10;
+// For labels: the operation, and why it failed.
+[[nodiscard]] std::string_view DeviceErrorOp(DeviceError error);
+[[nodiscard]] std::string_view DeviceErrorCause(DeviceError error);
+
 // Index of a kind in the arrays below.
 [[nodiscard]] inline constexpr size_t KindIdx(RecordKind kind) {
   return static_cast<size_t>(kind) - 1;
@@ -123,6 +147,11 @@ struct DiskStats {
   std::array<uint64_t, 4> stored_bytes{};
   std::array<uint64_t, kNumLoadFailures> load_failures{};
   std::array<uint64_t, kNumStoreSkips> stores_skipped{};
+  std::array<uint64_t, kNumDeviceErrors> device_errors{};
+  uint64_t short_reads = 0;  // transfers of records that brought a part, and were continued
+  uint64_t short_writes = 0;
+  uint64_t outages = 0;            // times that errors switched the tier off
+  uint64_t recoveries = 0;         // times that a probe switched it on again
   uint64_t device_read_bytes = 0;  // with headers, padding and copies of the collector
   uint64_t device_written_bytes = 0;
   uint64_t reads = 0;  // transfers

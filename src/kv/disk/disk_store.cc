@@ -17,12 +17,14 @@ constexpr uint64_t kMaxJournals = 4;
 
 std::unique_ptr<IoQueue> MakeQueue(const DiskOptions& options,
                                    DiskFiles& files,
+                                   const Clock& clock,
                                    std::function<void()> wake) {
   const IoQueueOptions queue_options{.read_depth = options.read_depth,
                                      .write_depth = options.write_depth,
+                                     .clock = clock,
                                      .wake = std::move(wake)};
   if (options.io_mode == IoMode::kInline) {
-    return NewInlineQueue();
+    return NewInlineQueue(clock);
   }
   if (options.io_mode == IoMode::kAuto && files.has_descriptors()) {
     absl::StatusOr<std::unique_ptr<IoQueue>> ring = NewRingQueue(queue_options);
@@ -63,7 +65,8 @@ DiskStore::Impl::Impl(const DiskOptions& options,
       next_segment_(report.max_segment + 1),
       next_seq_(report.max_seq + 1),
       journal_(
-          files, directory_, uuid_, report.last_journal, report.last_frames, report.max_log + 1) {
+          files, directory_, uuid_, report.last_journal, report.last_frames, report.max_log + 1),
+      health_(options_) {
   for (const SegmentFile& file : listing.segments) {
     auto segment = std::make_unique<Segment>();
     segment->number = file.number;
@@ -73,7 +76,6 @@ DiskStore::Impl::Impl(const DiskOptions& options,
   }
   checkpoint_wanted_ = report.num_journals > kMaxJournals || report.bad_checkpoints > 0 ||
                        report.journal_bytes >= options.checkpoint_journal_bytes;
-  errors_.reserve(options.max_errors + 1);
   stats_.recovered_entries = index_.size();
   stats_.recovery_dropped = report.dropped_entries;
 }
@@ -114,6 +116,9 @@ void DiskStore::Impl::Handle(StoreJob* job) {
     case StoreJob::Type::kSpace:
       HandleSpace(static_cast<SpaceJob*>(job));
       return;
+    case StoreJob::Type::kProbe:
+      HandleProbe(static_cast<ProbeJob*>(job));
+      return;
   }
 }
 
@@ -125,6 +130,7 @@ void DiskStore::Impl::Tick() {
   queue_->Drive();
   Reap();
   ExpireLoads(now);
+  StepProbe(now);
   StepCollector(now);
   if (CommitDue(now)) {
     StartCommit();
@@ -134,12 +140,17 @@ void DiskStore::Impl::Tick() {
 }
 
 std::optional<TimePoint> DiskStore::Impl::NextTick() const {
+  const TimePoint now = clock_.Now();
   TimePoint next = next_deadline_;
-  if (!pending_.empty() && !commit_running_ && !degraded_) {
-    next = std::min(next, std::max(commit_retry_, pending_since_ + options_.commit_interval));
+  if (const auto change = health_.NextChange(now); change.has_value() && !probe_running_) {
+    next = std::min(next, *change);
   }
-  if (checkpoint_step_ != CheckpointStep::kNone && !checkpoint_running_) {
-    next = clock_.Now();
+  if (!pending_.empty() && !commit_running_ && !health_.degraded()) {
+    next = std::min(
+        next, std::max(commit_failed_ + commit_wait_, pending_since_ + options_.commit_interval));
+  }
+  if (checkpoint_step_ != CheckpointStep::kNone && !checkpoint_running_ && !health_.degraded()) {
+    next = now;
   }
   return next == TimePoint::max() ? std::nullopt : std::optional(next);
 }
@@ -147,11 +158,11 @@ std::optional<TimePoint> DiskStore::Impl::NextTick() const {
 absl::Status DiskStore::Impl::Flush() {
   flushing_ = true;
   flush_error_ = absl::OkStatus();
-  commit_retry_ = TimePoint::min();
+  commit_wait_ = Duration::zero();
   for (;;) {
     Tick();
     const bool idle = loads_.empty() && stores_.empty() && Settled();
-    if (idle || degraded_ || closed_ || !flush_error_.ok()) {
+    if (idle || health_.degraded() || closed_ || !flush_error_.ok()) {
       break;
     }
     if (num_running_ > 0) {
@@ -165,7 +176,7 @@ absl::Status DiskStore::Impl::Flush() {
   }
   flushing_ = false;
   PublishStats();
-  if (flush_error_.ok() && degraded_) {
+  if (flush_error_.ok() && health_.degraded()) {
     return absl::UnavailableError("disk tier is degraded: records may not be durable");
   }
   return flush_error_;
@@ -180,7 +191,7 @@ absl::Status DiskStore::Impl::Close() {
   checkpoint_wanted_ = status.ok() && stats_.commits > 0;
   // A copy in progress may add changes; they are part of the checkpoint or of the last commit.
   flushing_ = true;
-  while (status.ok() && !degraded_ &&
+  while (status.ok() && !health_.degraded() &&
          ((checkpoint_wanted_ && clock_.Now() >= checkpoint_retry_) || num_running_ > 0 ||
           !Settled() || checkpoint_step_ != CheckpointStep::kNone)) {
     Tick();
@@ -300,7 +311,7 @@ absl::StatusOr<std::unique_ptr<DiskStore>> DiskStore::Open(const DiskOptions& op
                                      std::move(index),
                                      files,
                                      clock,
-                                     MakeQueue(options, files, std::move(wake)));
+                                     MakeQueue(options, files, clock, std::move(wake)));
   impl->MeasureSpaceNow();
   impl->PublishStats();
   return std::unique_ptr<DiskStore>(new DiskStore(std::move(impl)));
@@ -312,6 +323,10 @@ DiskStore::~DiskStore() = default;
 
 bool DiskStore::Contains(const RecordId& id) const {
   return impl_->Contains(id);
+}
+
+bool DiskStore::TakesLoads() const {
+  return impl_->TakesLoads();
 }
 
 bool DiskStore::ContainsOrStoring(const RecordId& id) const {

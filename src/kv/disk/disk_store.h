@@ -74,6 +74,7 @@ struct Completion {
   // Loads and fetches: OK, kNotFound, kDataLoss (damaged; the record is dropped), kUnavailable
   // (device), kDeadlineExceeded, kCancelled. Stores: OK, kUnavailable, kResourceExhausted.
   absl::Status status;
+  TimePoint finished_at{};  // when the device was done with it; valid when final
   // What the record's header says; valid when OK and op is not kStore.
   MethodDigest method{};
   ContentChecksum checksum;
@@ -103,6 +104,9 @@ class DiskStore {
 
   // Whether a load of the record may succeed. Does not change recency.
   [[nodiscard]] bool Contains(const RecordId& id) const;
+
+  // False while the tier is off (degraded or closed): every load is refused then.
+  [[nodiscard]] bool TakesLoads() const;
 
   // Whether the record is stored or being stored, so that another store would be skipped.
   [[nodiscard]] bool ContainsOrStoring(const RecordId& id) const;

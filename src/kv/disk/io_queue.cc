@@ -13,7 +13,10 @@ namespace {
 
 class InlineQueue final : public IoQueue {
  public:
+  explicit InlineQueue(const Clock& clock) : clock_(clock) {}
+
   void Submit(IoJob* job) override {
+    job->finished_at = clock_.Now();  // the time that it takes is added
     (job->kind == IoJob::Kind::kRead    ? reads_
      : job->kind == IoJob::Kind::kWrite ? writes_
                                         : tasks_)
@@ -30,7 +33,9 @@ class InlineQueue final : public IoQueue {
     bool worked = false;
     for (JobList* list : {&reads_, &writes_, &tasks_}) {
       while (IoJob* const job = list->Pop()) {
+        const TimePoint begun = clock_.Now();
         PerformBlocking(job);
+        job->finished_at += clock_.Now() - begun;
         finished_.Push(job);
         worked = true;
       }
@@ -41,6 +46,7 @@ class InlineQueue final : public IoQueue {
   void WaitFinished() override { Drive(); }
 
  private:
+  const Clock& clock_;
   JobList reads_;
   JobList writes_;
   JobList tasks_;
@@ -53,7 +59,7 @@ constexpr uint32_t kTransferThreads = 8;
 class ThreadQueue final : public IoQueue {
  public:
   explicit ThreadQueue(const IoQueueOptions& options)
-      : finished_(options.wake),
+      : finished_(options),
         transfers_("kv-disk-io",
                    std::min(kTransferThreads, std::max(options.read_depth, uint32_t{1})),
                    &finished_),
@@ -109,6 +115,7 @@ bool JobList::Remove(const IoJob* job) {
 }
 
 void FinishedJobs::Push(IoJob* job) {
+  job->finished_at = clock_.Now();
   bool first = false;
   {
     MutexLock lock(mutex_);
@@ -154,7 +161,7 @@ void PerformBlocking(IoJob* job) {
     return;
   }
   job->done_bytes = 0;
-  uint32_t attempts = 0;
+  job->num_short = 0;
   while (job->status.ok() && job->done_bytes < job->bytes) {
     std::array<iovec, kMaxParts> rest;
     const size_t num_parts =
@@ -169,8 +176,11 @@ void PerformBlocking(IoJob* job) {
       break;
     }
     job->done_bytes += *moved;
-    if (job->done_bytes < job->bytes && (*moved == 0 || ++attempts > kMaxRetries)) {
-      job->status = ShortTransfer(*job);
+    if (job->done_bytes < job->bytes) {
+      ++job->num_short;
+      if (*moved == 0 || job->num_short > kMaxRetries) {
+        job->status = ShortTransfer(*job);
+      }
     }
   }
   if (job->status.ok()) {
@@ -178,8 +188,8 @@ void PerformBlocking(IoJob* job) {
   }
 }
 
-std::unique_ptr<IoQueue> NewInlineQueue() {
-  return std::make_unique<InlineQueue>();
+std::unique_ptr<IoQueue> NewInlineQueue(const Clock& clock) {
+  return std::make_unique<InlineQueue>(clock);
 }
 
 std::unique_ptr<IoQueue> NewThreadQueue(const IoQueueOptions& options) {

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "base/clock.h"
 #include "base/mutex.h"
 #include "kv/disk/disk_files.h"
 
@@ -45,10 +46,12 @@ class IoJob {
   // Valid once finished: the first error of hook or transfer. kDataLoss: the file ends too early,
   // or stayed short after the retries.
   absl::Status status;
+  TimePoint finished_at{};  // not when it was taken
 
   // Fields of the queue.
   IoJob* next = nullptr;
   uint64_t done_bytes = 0;
+  uint32_t num_short = 0;  // times that a part came back
   uint64_t issued_bytes = 0;
   uint32_t open_pieces = 0;
 };
@@ -95,13 +98,14 @@ class IoQueue {
 struct IoQueueOptions {
   uint32_t read_depth = 32;
   uint32_t write_depth = 16;
+  const Clock& clock = SteadyClock();
   // Called on a thread of the queue when a job finishes and none was finished before. Must not
   // block.
   std::function<void()> wake;
 };
 
-// Runs jobs in Drive only, on the caller's thread.
-[[nodiscard]] std::unique_ptr<IoQueue> NewInlineQueue();
+// Runs jobs in Drive only, on the caller's thread. To the clock, each begins when it is submitted.
+[[nodiscard]] std::unique_ptr<IoQueue> NewInlineQueue(const Clock& clock);
 
 // Runs blocking calls on a few threads; works over any DiskFiles.
 [[nodiscard]] std::unique_ptr<IoQueue> NewThreadQueue(const IoQueueOptions& options);
@@ -118,7 +122,8 @@ void PerformBlocking(IoJob* job);
 // For implementations: the finished jobs, handed from the queue's threads to the submitter.
 class FinishedJobs {
  public:
-  explicit FinishedJobs(std::function<void()> wake) : wake_(std::move(wake)) {}
+  explicit FinishedJobs(const IoQueueOptions& options)
+      : wake_(options.wake), clock_(options.clock) {}
 
   void Push(IoJob* job) SPINDLE_EXCLUDES(mutex_);
   IoJob* Take() SPINDLE_EXCLUDES(mutex_);
@@ -126,6 +131,7 @@ class FinishedJobs {
 
  private:
   const std::function<void()> wake_;
+  const Clock& clock_;
   Mutex mutex_;
   CondVar ready_;
   JobList jobs_ SPINDLE_GUARDED_BY(mutex_);

@@ -79,6 +79,16 @@ JournalWriter::JournalWriter(DiskFiles& files,
       num_frames_(previous_frames),
       next_number_(next_number) {}
 
+absl::StatusOr<std::unique_ptr<DiskFile>> JournalWriter::Create(const std::string& path,
+                                                                const LogHeader& header) {
+  SPINDLE_ASSIGN_OR_RETURN(std::unique_ptr<DiskFile> file,
+                           files_.Open(path, OpenMode::kCreate, false));
+  SPINDLE_RETURN_IF_ERROR(WriteFully(*file, 0, HeaderPage(header)));
+  SPINDLE_RETURN_IF_ERROR(file->Sync());
+  SPINDLE_RETURN_IF_ERROR(files_.SyncDirectory(directory_));
+  return file;
+}
+
 absl::Status JournalWriter::Start() {
   const LogHeader header{.type = LogType::kJournal,
                          .uuid = header_.uuid,
@@ -87,12 +97,12 @@ absl::Status JournalWriter::Start() {
                          .previous_frames = num_frames_};
   // The number is used up even if this fails, so that no file is written over.
   const std::string path = directory_ + "/" + JournalName(next_number_++);
-  SPINDLE_ASSIGN_OR_RETURN(std::unique_ptr<DiskFile> file,
-                           files_.Open(path, OpenMode::kCreate, false));
-  SPINDLE_RETURN_IF_ERROR(WriteFully(*file, 0, HeaderPage(header)));
-  SPINDLE_RETURN_IF_ERROR(file->Sync());
-  SPINDLE_RETURN_IF_ERROR(files_.SyncDirectory(directory_));
-  file_ = std::move(file);
+  absl::StatusOr<std::unique_ptr<DiskFile>> file = Create(path, header);
+  if (!file.ok()) {
+    files_.Unlink(path).IgnoreError();  // of no use, and a full device has no room for many
+    return file.status();
+  }
+  file_ = *std::move(file);
   header_ = header;
   num_frames_ = 0;
   end_ = kAlignment;
@@ -150,6 +160,7 @@ absl::Status CheckpointWriter::Write() {
 absl::Status CheckpointWriter::Append(std::span<const LogEntry> entries) {
   if (file_ == nullptr) {
     const std::string path = directory_ + "/" + CheckpointName(header_.number) + kTemporarySuffix;
+    files_.Unlink(path).IgnoreError();  // left by a checkpoint that failed, or absent
     SPINDLE_ASSIGN_OR_RETURN(file_, files_.Open(path, OpenMode::kCreate, false));
     buffer_ = HeaderPage(header_);
   }

@@ -60,6 +60,9 @@ class JournalWriter {
 
  private:
   [[nodiscard]] absl::Status Start();
+  // A durable journal without frames.
+  [[nodiscard]] absl::StatusOr<std::unique_ptr<DiskFile>> Create(const std::string& path,
+                                                                 const LogHeader& header);
 
   DiskFiles& files_;
   const std::string directory_;

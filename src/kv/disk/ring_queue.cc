@@ -45,7 +45,7 @@ class RingQueue final : public IoQueue {
   explicit RingQueue(const IoQueueOptions& options)
       : read_depth_(options.read_depth),
         write_depth_(options.write_depth),
-        finished_(options.wake),
+        finished_(options),
         tasks_("kv-disk-task", 1, &finished_) {}
 
   ~RingQueue() override {
@@ -170,6 +170,7 @@ class RingQueue final : public IoQueue {
   void BeginJob(bool* stop) {
     while (IoJob* const job = TakeQueued(stop)) {
       job->done_bytes = 0;
+      job->num_short = 0;
       job->issued_bytes = 0;
       job->open_pieces = 0;
       job->status = job->Before();
@@ -224,6 +225,7 @@ class RingQueue final : public IoQueue {
     }
     const bool undone = result == -EINTR || result == -EAGAIN;
     const bool rest = piece->done < piece->bytes;
+    job->num_short += rest && result >= 0 ? 1 : 0;
     if (rest && (result > 0 || undone) && ++piece->attempts <= kMaxRetries) {
       Prepare(piece);
       return;

@@ -31,51 +31,6 @@ uint64_t DiskStore::Impl::FreeFloor() const {
       static_cast<uint64_t>(options_.min_free_fraction * static_cast<double>(total_bytes_)));
 }
 
-TierState DiskStore::Impl::state(TimePoint now) const {
-  if (closed_) {
-    return TierState::kOff;
-  }
-  if (degraded_) {
-    return TierState::kDegraded;
-  }
-  // A clock that was set back ends the pause early rather than late.
-  const bool paused = paused_since_.has_value() && now >= *paused_since_ &&
-                      now - *paused_since_ < options_.full_pause;
-  return paused ? TierState::kReadOnly : TierState::kOk;
-}
-
-void DiskStore::Impl::PauseStores(const absl::Status& cause) {
-  const TimePoint now = clock_.Now();
-  if (state(now) == TierState::kOk) {
-    log::Warn("kv_disk_full", {{"error", std::string(cause.message())}});
-  }
-  paused_since_ = now;
-  force_collect_ = true;
-}
-
-void DiskStore::Impl::CountError(const absl::Status& error) {
-  const TimePoint now = clock_.Now();
-  std::erase_if(errors_,
-                [&](TimePoint at) { return now - at >= options_.error_window || now < at; });
-  errors_.push_back(now);
-  if (errors_.size() >= options_.max_errors && !degraded_) {
-    Degrade(error);
-  }
-}
-
-void DiskStore::Impl::Degrade(const absl::Status& error) {
-  degraded_ = true;
-  log::Warn("kv_disk_degraded",
-            {{"errors", errors_.size()},
-             {"directory", directory_},
-             {"error", std::string(error.message())}});
-  for (TransferJob* const job : waiting_durable_) {
-    job->status = absl::UnavailableError("disk tier is degraded: the record may not be durable");
-    outputs_.push_back({job, true});
-  }
-  waiting_durable_.clear();
-}
-
 bool DiskStore::Impl::NeedsSpace() const {
   const double used = static_cast<double>(UsedBytes());
   const double capacity = static_cast<double>(CapacityBytes());
@@ -111,7 +66,18 @@ Segment* DiskStore::Impl::PickVictim() {
   return best != nullptr ? best : last;
 }
 
+// Whether a full device gets this segment. It may be full of what others wrote, so that room made
+// here does not help: one segment with records, and not all that there are.
+bool DiskStore::Impl::MayYield(const Segment& segment) const {
+  const uint64_t live_bytes = index_.Live(segment.number).bytes;
+  return &segment != active_ &&
+         (live_bytes == 0 || (!room_made_ && live_bytes < index_.live_bytes()));
+}
+
 void DiskStore::Impl::StepCollector(TimePoint now) {
+  if (health_.degraded()) {
+    return;
+  }
   UnlinkDropped();
   const bool stale = !space_known_ || written_since_ > 0 || force_collect_;
   if (!space_running_ && stale &&
@@ -130,7 +96,7 @@ void DiskStore::Impl::StepCollector(TimePoint now) {
     return;
   }
   // One drop at a time, so that its effect is known before the next is chosen.
-  if (degraded_ || std::any_of(segments_.begin(), segments_.end(), [](const auto& item) {
+  if (std::any_of(segments_.begin(), segments_.end(), [](const auto& item) {
         return item.second->dropping && !item.second->quarantined;
       })) {
     return;
@@ -138,7 +104,9 @@ void DiskStore::Impl::StepCollector(TimePoint now) {
   collecting_ = NeedsSpace();
   if (collecting_ || force_collect_) {
     force_collect_ = false;
-    if (Segment* const victim = PickVictim(); victim != nullptr) {
+    Segment* const victim = PickVictim();
+    if (victim != nullptr && (collecting_ || MayYield(*victim))) {
+      room_made_ = room_made_ || index_.Live(victim->number).bytes > 0;
       StartCollecting(*victim);
     }
   }
@@ -163,7 +131,7 @@ void DiskStore::Impl::StartCollecting(Segment& victim) {
 absl::Status DiskStore::Impl::Collect(uint64_t target_bytes) {
   flushing_ = true;
   flush_error_ = absl::OkStatus();
-  commit_retry_ = TimePoint::min();
+  commit_wait_ = Duration::zero();
   uint64_t before = std::numeric_limits<uint64_t>::max();
   for (;;) {
     Tick();
@@ -171,7 +139,7 @@ absl::Status DiskStore::Impl::Collect(uint64_t target_bytes) {
                       std::any_of(segments_.begin(), segments_.end(), [](const auto& item) {
                         return item.second->dropping && !item.second->quarantined;
                       });
-    if (!flush_error_.ok() || degraded_ || closed_) {
+    if (!flush_error_.ok() || health_.degraded() || closed_) {
       break;
     }
     if (!busy) {
@@ -192,12 +160,12 @@ absl::Status DiskStore::Impl::Collect(uint64_t target_bytes) {
   }
   flushing_ = false;
   PublishStats();
-  return degraded_ ? absl::UnavailableError("disk tier is degraded") : flush_error_;
+  return health_.degraded() ? absl::UnavailableError("disk tier is degraded") : flush_error_;
 }
 
-// Starts the next copy, or drops the victim when all are done.
+// Starts the next copy, or drops the victim when all are done. Rests while the tier is off.
 void DiskStore::Impl::StepCopies() {
-  if (copy_running_) {
+  if (copy_running_ || health_.degraded()) {
     return;
   }
   while (!to_copy_.empty()) {
@@ -246,10 +214,12 @@ void DiskStore::Impl::HandleCopy(CopyJob* job) {
   if (!job->status.ok()) {
     job->to->suspect = true;
     job->to->exact = false;
-    if (absl::IsResourceExhausted(job->status)) {
-      PauseStores(job->status);
-    } else if (!absl::IsDataLoss(job->status)) {
-      CountError(job->status);
+    if (absl::IsDataLoss(job->status)) {
+      CountError(DeviceError::kReadDamage);
+    } else if (!job->writing) {
+      OnError(DeviceError::kRead, job->status);
+    } else {
+      OnError(WriteError(job->status), job->status);
     }
   } else {
     ++stats_.copied_records;
@@ -308,6 +278,7 @@ void DiskStore::Impl::HandleUnlink(UnlinkJob* job) {
   segment.unlinking = false;
   if (!job->status.ok() && !absl::IsNotFound(job->status)) {
     segment.quarantined = true;
+    CountError(DeviceError::kUnlink);
     log::Warn("kv_disk_quarantine",
               {{"file", job->path}, {"error", std::string(job->status.message())}});
     return;

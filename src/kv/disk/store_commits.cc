@@ -18,6 +18,8 @@ constexpr uint32_t kCheckpointSlice = 8192;
 constexpr uint64_t kJournalShareInverse = 16;
 // Rest after a checkpoint that failed.
 constexpr std::chrono::seconds kCheckpointPause{60};
+// Longest rest after a commit that failed; the first is the interval of commits, then it doubles.
+constexpr std::chrono::seconds kLongestCommitWait{10};
 
 }  // namespace
 
@@ -31,8 +33,8 @@ void DiskStore::Impl::AddChange(const LogEntry& change, uint64_t data_bytes) {
 
 bool DiskStore::Impl::CommitDue(TimePoint now) const {
   // A clock that was set back must not lengthen a rest.
-  const bool retry = now >= commit_retry_ || commit_retry_ - now > options_.commit_interval;
-  return !pending_.empty() && !commit_running_ && !degraded_ && retry &&
+  const bool retry = now - commit_failed_ >= commit_wait_ || now < commit_failed_;
+  return !pending_.empty() && !commit_running_ && !health_.degraded() && retry &&
          (flushing_ || pending_bytes_ >= options_.commit_bytes ||
           now - pending_since_ >= options_.commit_interval ||
           now < pending_since_ ||  // the clock was set back
@@ -86,7 +88,7 @@ void DiskStore::Impl::FailSegment(Segment& segment, const absl::Status& status) 
     entry = next;
   }
   ReleaseDurable(&segment, status);
-  CountError(status);
+  OnError(DeviceError::kSync, status);
 }
 
 // Completes stores that wait for a commit: those of `segment`, or all that are covered by one.
@@ -117,22 +119,20 @@ void DiskStore::Impl::HandleCommit(CommitJob* job) {
       flush_error_ = job->status;
     }
     log::Warn("kv_disk_commit_failed", {{"error", std::string(job->status.message())}});
-    if (absl::IsResourceExhausted(job->status)) {
-      PauseStores(job->status);
-    } else {
-      CountError(job->status);
-    }
+    OnError(LogError(job->status), job->status);
     // The segments were synced, but their names may not be; the changes try again with a new
     // journal.
     for (const CommitJob::ToSync& sync : job->segments) {
       sync.segment->dirty = sync.segment->dirty || !sync.segment->name_durable;
     }
     pending_.insert(pending_.begin(), job->entries.begin(), job->entries.end());
-    pending_since_ = clock_.Now();
-    commit_retry_ = pending_since_ + options_.commit_interval;
+    pending_since_ = commit_failed_ = clock_.Now();
+    commit_wait_ = std::max<Duration>(options_.commit_interval,
+                                      std::min<Duration>(2 * commit_wait_, kLongestCommitWait));
     return;
   }
   ++stats_.commits;
+  commit_wait_ = Duration::zero();
   stats_.journal_bytes = journal_.bytes();
   committed_generation_ = job->generation;
   for (const LogEntry& change : job->entries) {
@@ -154,7 +154,7 @@ void DiskStore::Impl::HandleCommit(CommitJob* job) {
 // covered all changes that were pending at the end of the scan: so nothing that the older journals
 // hold is missing when they are removed.
 void DiskStore::Impl::StepCheckpoint(TimePoint now) {
-  if (checkpoint_running_ || degraded_) {
+  if (checkpoint_running_ || health_.degraded()) {
     return;
   }
   const uint64_t journal_limit =
@@ -219,11 +219,7 @@ void DiskStore::Impl::HandleCheckpoint(CheckpointJob* job) {
   checkpoint_wanted_ = true;
   checkpoint_retry_ = clock_.Now() + kCheckpointPause;
   log::Warn("kv_disk_checkpoint_failed", {{"error", std::string(job->status.message())}});
-  if (absl::IsResourceExhausted(job->status)) {
-    PauseStores(job->status);
-  } else {
-    CountError(job->status);
-  }
+  OnError(LogError(job->status), job->status);
 }
 
 }  // namespace spindle::kv::disk

@@ -18,6 +18,7 @@ namespace spindle::kv::disk {
 
 inline constexpr char kSuperblockName[] = "STORE";
 inline constexpr char kLockName[] = "LOCK";
+inline constexpr char kProbeName[] = "probe.tmp";
 
 [[nodiscard]] std::string SegmentName(uint32_t number);  // seg-XXXXXXXX.kv
 

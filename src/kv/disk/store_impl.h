@@ -1,6 +1,7 @@
-// Inside of DiskStore, split over four files by concern: disk_store.cc (open, close, statistics),
+// Inside of DiskStore, split over five files by concern: disk_store.cc (open, close, statistics),
 // store_transfers.cc (loads and stores), store_commits.cc (group commit, checkpoint),
-// store_collector.cc (space, garbage collection). Engine-thread only.
+// store_collector.cc (space, garbage collection), store_health.cc (errors, outages, probes).
+// Engine-thread only.
 #pragma once
 
 #include <cstdint>
@@ -19,6 +20,7 @@
 #include "kv/disk/io_queue.h"
 #include "kv/disk/log_files.h"
 #include "kv/disk/store_directory.h"
+#include "kv/disk/tier_health.h"
 #include "kv/disk/transfer_job.h"
 
 namespace spindle::kv::disk {
@@ -28,6 +30,21 @@ class CheckpointJob;
 class CopyJob;
 class UnlinkJob;
 class SpaceJob;
+class ProbeJob;
+
+// What a failed write counts as.
+[[nodiscard]] inline DeviceError WriteError(const absl::Status& status) {
+  return absl::IsResourceExhausted(status) ? DeviceError::kWriteFull : DeviceError::kWrite;
+}
+
+[[nodiscard]] inline DeviceError LogError(const absl::Status& status) {
+  return absl::IsResourceExhausted(status) ? DeviceError::kLogFull : DeviceError::kLog;
+}
+
+// The end of a store that waits for a commit which will not come soon.
+[[nodiscard]] inline absl::Status MaybeNotDurable() {
+  return absl::UnavailableError("disk tier is degraded: the record may not be durable");
+}
 
 class DiskStore::Impl {
  public:
@@ -66,6 +83,7 @@ class DiskStore::Impl {
     return index_.num_retained() * (stripe_header_bytes_ + identity_.geometry.stripe_bytes());
   }
 
+  [[nodiscard]] bool TakesLoads() const;
   void Touch(const RecordId& id);
   void ForEach(RecordKind kind, const std::function<void(const RecordId&)>& visit) const;
   void Tick();
@@ -140,6 +158,7 @@ class DiskStore::Impl {
   void StepCollector(TimePoint now);
   [[nodiscard]] bool NeedsSpace() const;
   Segment* PickVictim();
+  [[nodiscard]] bool MayYield(const Segment& segment) const;
   void StartCollecting(Segment& victim);
   void StepCopies();
   void HandleCopy(CopyJob* job);
@@ -150,10 +169,19 @@ class DiskStore::Impl {
   [[nodiscard]] uint64_t UsedBytes() const;
   [[nodiscard]] uint64_t CapacityBytes() const;
   [[nodiscard]] uint64_t FreeFloor() const;
+
+  // store_health.cc
+  [[nodiscard]] TierState state(TimePoint now) const;
+
+  void CountError(DeviceError error) { ++stats_.device_errors[static_cast<size_t>(error)]; }
+
+  // Counts an error, and does what it calls for: stores rest when there is no space, too many of
+  // the others switch the tier off.
+  void OnError(DeviceError error, const absl::Status& status);
   void PauseStores(const absl::Status& cause);
   void Degrade(const absl::Status& error);
-  void CountError(const absl::Status& error);
-  [[nodiscard]] TierState state(TimePoint now) const;
+  void StepProbe(TimePoint now);
+  void HandleProbe(ProbeJob* job);
 
   [[nodiscard]] std::string PathOf(const Segment& segment) const {
     return directory_ + "/" + SegmentName(segment.number);
@@ -199,7 +227,8 @@ class DiskStore::Impl {
   std::vector<LogEntry> pending_;
   uint64_t pending_bytes_ = 0;
   TimePoint pending_since_{};
-  TimePoint commit_retry_ = TimePoint::min();  // after a failed commit
+  TimePoint commit_failed_{};  // the last one did, then
+  Duration commit_wait_{};     // until the next is tried; zero after a good one
   uint64_t generation_ = 1;
   uint64_t committed_generation_ = 0;
   bool commit_running_ = false;
@@ -230,6 +259,7 @@ class DiskStore::Impl {
   bool space_running_ = false;
   bool space_known_ = false;
   bool force_collect_ = false;  // the device was full: make room whatever the watermarks say
+  bool room_made_ = false;      // records were dropped for room, and no store has succeeded since
   TimePoint space_measured_{};
   uint64_t written_since_ = 0;  // bytes since the measurement
   uint64_t allocated_bytes_ = 0;
@@ -239,9 +269,9 @@ class DiskStore::Impl {
 
   // Health.
   bool closed_ = false;
-  bool degraded_ = false;
-  std::optional<TimePoint> paused_since_;
-  std::vector<TimePoint> errors_;  // times of the last max_errors ones
+  TierHealth health_;
+  std::unique_ptr<ProbeJob> probe_job_;
+  bool probe_running_ = false;
 
   DiskStats stats_;  // the counters; gauges are filled in by PublishStats
   mutable Mutex stats_mutex_;

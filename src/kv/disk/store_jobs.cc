@@ -1,6 +1,8 @@
 #include "kv/disk/store_jobs.h"
 
 #include <algorithm>
+#include <cstring>
+#include <memory>
 
 #include "base/status_macros.h"
 
@@ -31,6 +33,7 @@ absl::Status CommitJob::RunTask() {
 }
 
 absl::Status CopyJob::RunTask() {
+  writing = false;
   const uint64_t record_bytes = length_pages * kAlignment;
   const uint64_t page = kAlignment;  // in front: a segment header, or unused
   AlignedBuffer buffer(page + record_bytes);
@@ -43,11 +46,33 @@ absl::Status CopyJob::RunTask() {
   }
   SPINDLE_RETURN_IF_ERROR(VerifyPayload(
       record, fields, record.subspan(HeaderBytes(fields.num_extents), fields.payload_bytes)));
+  writing = true;
   if (!with_segment_header) {
     return WriteFully(*to->file, to_pages * kAlignment, record);
   }
   EncodeSegmentHeader(uuid, to->number, std::span<uint8_t, kAlignment>(buffer.data(), kAlignment));
   return WriteFully(*to->file, to_pages * kAlignment - kAlignment, buffer.span());
+}
+
+absl::Status ProbeJob::RunTask() {
+  files->Unlink(path).IgnoreError();  // left by a probe that failed, or absent
+  const AlignedBuffer written(kAlignment);
+  const AlignedBuffer read(kAlignment);
+  for (uint64_t i = 0; i < kAlignment / sizeof(uint64_t); ++i) {
+    const uint64_t word = (number << 16) + i;
+    std::memcpy(written.data() + i * sizeof(word), &word, sizeof(word));
+  }
+  {
+    SPINDLE_ASSIGN_OR_RETURN(const std::unique_ptr<DiskFile> probe,
+                             files->Open(path, OpenMode::kCreate, direct));
+    SPINDLE_RETURN_IF_ERROR(WriteFully(*probe, 0, written.span()));
+    SPINDLE_RETURN_IF_ERROR(probe->Sync());
+    SPINDLE_RETURN_IF_ERROR(ReadFully(*probe, 0, read.span()));
+  }
+  if (std::memcmp(written.data(), read.data(), kAlignment) != 0) {
+    return absl::DataLossError(path + ": other bytes were read than written");
+  }
+  return files->Unlink(path);
 }
 
 absl::Status SpaceJob::RunTask() {

@@ -67,6 +67,7 @@ class CopyJob final : public StoreJob {
   uint32_t length_pages = 0;
   bool with_segment_header = false;
   uint32_t header_crc = 0;
+  bool writing = false;  // what an error belongs to: reading, or writing
 };
 
 class UnlinkJob final : public StoreJob {
@@ -78,6 +79,19 @@ class UnlinkJob final : public StoreJob {
   DiskFiles* files = nullptr;
   std::string path;
   Segment* segment = nullptr;
+};
+
+// Whether the device works again: a page written to a file of its own, synced, read back, removed.
+class ProbeJob final : public StoreJob {
+ public:
+  ProbeJob() : StoreJob(Type::kProbe) {}
+
+  absl::Status RunTask() override;
+
+  DiskFiles* files = nullptr;
+  std::string path;
+  bool direct = false;
+  uint64_t number = 0;  // differs from probe to probe, and so does the page
 };
 
 // Measures allocated and free bytes.

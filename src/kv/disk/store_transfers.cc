@@ -60,6 +60,11 @@ void DiskStore::Impl::Retire(TransferJob* job) {
   free_jobs_.push_back(job);
 }
 
+bool DiskStore::Impl::TakesLoads() const {
+  const TierState now = state(clock_.Now());
+  return now == TierState::kOk || now == TierState::kReadOnly;
+}
+
 bool DiskStore::Impl::ContainsOrStoring(const RecordId& id) const {
   return Contains(id) || std::any_of(stores_.begin(), stores_.end(), [&](const TransferJob* job) {
            return job->fields.id == id;
@@ -93,10 +98,9 @@ absl::Status DiskStore::Impl::OpenSegment(Segment& segment) {
 
 // A job for the record's place, not yet submitted.
 absl::StatusOr<TransferJob*> DiskStore::Impl::StartRead(const RecordId& id) {
-  if (const TierState now = state(clock_.Now());
-      now == TierState::kDegraded || now == TierState::kOff) {
+  if (!TakesLoads()) {
     FailLoad(LoadFailure::kOff);
-    return Switched(now);
+    return Switched(state(clock_.Now()));
   }
   const EntryIdx entry = index_.Find(id);
   if (entry == kNoEntry) {
@@ -117,7 +121,7 @@ absl::StatusOr<TransferJob*> DiskStore::Impl::StartRead(const RecordId& id) {
       AddChange({.op = LogEntry::Op::kDropSegment, .segment = segment.number}, 0);
       segment.exact = false;
     }
-    CountError(status);
+    OnError(DeviceError::kOpen, status);
     return absl::UnavailableError(status.message());
   }
   TransferJob* const job = TakeJob();
@@ -231,11 +235,7 @@ absl::StatusOr<Ticket> DiskStore::Impl::StartStore(TransferJob* job) {
     Retire(job);
     const bool full = absl::IsResourceExhausted(place.status());
     SkipStore(full ? StoreSkip::kNoSpace : StoreSkip::kIo);
-    if (full) {
-      PauseStores(place.status());
-    } else {
-      CountError(place.status());
-    }
+    OnError(full ? DeviceError::kWriteFull : DeviceError::kOpen, place.status());
     return place.status();
   }
   job->op = Completion::Op::kStore;
@@ -375,15 +375,18 @@ void DiskStore::Impl::HandleRead(TransferJob* job) {
   std::erase(loads_, job);
   ++stats_.reads;
   stats_.device_read_bytes += job->done_bytes;
+  stats_.short_reads += job->num_short;
   if (absl::IsDataLoss(job->status)) {
     // Without a cause from the checks it was the transfer that stayed short.
     if (job->failure == LoadFailure::kIo) {
       job->failure = LoadFailure::kShort;
+    } else {
+      CountError(DeviceError::kReadDamage);
     }
     Tombstone(*job);
   } else if (!job->status.ok()) {
     job->segment->suspect = true;
-    CountError(job->status);
+    OnError(DeviceError::kRead, job->status);
   }
   if (job->given_up) {
     job->status = job->early_status;  // counted when it was given up
@@ -404,19 +407,17 @@ void DiskStore::Impl::HandleWrite(TransferJob* job) {
   store_bytes_ -= job->bytes;
   ++stats_.writes;
   stats_.device_written_bytes += job->done_bytes;
+  stats_.short_writes += job->num_short;
   if (!job->status.ok()) {
     job->segment->suspect = true;
     job->segment->exact = false;
-    const bool full = absl::IsResourceExhausted(job->status);
-    SkipStore(full ? StoreSkip::kNoSpace : StoreSkip::kIo);
-    if (full) {
-      PauseStores(job->status);
-    } else {
-      CountError(job->status);
-    }
+    const DeviceError error = WriteError(job->status);
+    SkipStore(error == DeviceError::kWriteFull ? StoreSkip::kNoSpace : StoreSkip::kIo);
+    OnError(error, job->status);
     outputs_.push_back({job, true});
     return;
   }
+  room_made_ = false;
   const LogEntry put{.op = LogEntry::Op::kPut,
                      .id = job->fields.id,
                      .seq = job->fields.seq,
@@ -435,12 +436,15 @@ void DiskStore::Impl::HandleWrite(TransferJob* job) {
   const size_t kind = KindIdx(put.id.kind);
   ++stats_.stores[kind];
   stats_.stored_bytes[kind] += job->fields.payload_bytes;
-  if (job->ack == Ack::kDurable && current && !degraded_) {
+  if (job->ack == Ack::kDurable && current && !health_.degraded()) {
     job->generation = generation_;
     waiting_durable_.push_back(job);
-  } else {
-    outputs_.push_back({job, true});
+    return;
   }
+  if (job->ack == Ack::kDurable && current) {
+    job->status = MaybeNotDurable();
+  }
+  outputs_.push_back({job, true});
 }
 
 size_t DiskStore::Impl::Poll(std::span<Completion> out) {
@@ -461,6 +465,7 @@ size_t DiskStore::Impl::Poll(std::span<Completion> out) {
     if (!output.final) {
       continue;
     }
+    completion.finished_at = job->finished_at;
     if (job->op != Completion::Op::kStore && job->status.ok()) {
       completion.method = job->fields.method;
       completion.checksum = job->fields.checksum;

@@ -38,7 +38,7 @@ class TransferJob;
 class StoreJob : public IoJob {
  public:
   // Which handler; the store casts accordingly.
-  enum class Type : uint8_t { kTransfer, kCommit, kCheckpoint, kCopy, kUnlink, kSpace };
+  enum class Type : uint8_t { kTransfer, kCommit, kCheckpoint, kCopy, kUnlink, kSpace, kProbe };
 
   explicit StoreJob(Type job_type) : type(job_type) {}
 

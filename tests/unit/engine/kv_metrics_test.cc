@@ -106,6 +106,10 @@ TEST(KvMetricsOfAHost, EveryFamilyExistsWithoutADisk) {
                            "spindle_kv_lost_stripes_total",
                            "spindle_kv_recomputed_tokens_total",
                            "spindle_kv_preemptions_total",
+                           "spindle_kv_disk_errors_total",
+                           "spindle_kv_disk_short_transfers_total",
+                           "spindle_kv_disk_outages_total",
+                           "spindle_kv_disk_recoveries_total",
                            "spindle_kv_disk_direct_io",
                            "spindle_kv_disk_io_depth"}) {
     EXPECT_EQ(Value(world, name), 0.0) << name;
@@ -210,6 +214,11 @@ TEST(KvMetricsOfAHost, StatisticsOfTheDiskAreShownAsTheyAre) {
   stats.disk.stores_skipped[static_cast<size_t>(kv::disk::StoreSkip::kNoSpace)] = 7;
   stats.disk.stores_skipped[static_cast<size_t>(kv::disk::StoreSkip::kBackpressure)] = 8;
   stats.disk.load_failures[static_cast<size_t>(kv::disk::LoadFailure::kDeadline)] = 9;
+  stats.disk.device_errors[static_cast<size_t>(kv::disk::DeviceError::kReadDamage)] = 10;
+  stats.disk.device_errors[static_cast<size_t>(kv::disk::DeviceError::kProbe)] = 11;
+  stats.disk.short_writes = 12;
+  stats.disk.outages = 13;
+  stats.disk.recoveries = 14;
   for (int round = 0; round < 2; ++round) {  // totals, not increments
     world.metrics.PublishDisk(stats);
     EXPECT_EQ(Value(world, "spindle_kv_used_bytes", {"host", "pinned"}), 2.0 * 16384);
@@ -222,6 +231,13 @@ TEST(KvMetricsOfAHost, StatisticsOfTheDiskAreShownAsTheyAre) {
     EXPECT_EQ(Value(world, "spindle_kv_evictions_total", {"disk", "cause=\"gc\""}), 6.0 * 8);
     EXPECT_EQ(Value(world, "spindle_kv_disk_state", {"state=\"degraded\""}), 1.0);
     EXPECT_EQ(Value(world, "spindle_kv_disk_state"), 1.0);
+    EXPECT_EQ(Value(world, "spindle_kv_disk_errors_total"), 21.0);
+    EXPECT_EQ(Value(world, "spindle_kv_disk_errors_total", {"op=\"read\"", "cause=\"damage\""}),
+              10.0);
+    EXPECT_EQ(Value(world, "spindle_kv_disk_errors_total", {"op=\"probe\""}), 11.0);
+    EXPECT_EQ(Value(world, "spindle_kv_disk_short_transfers_total", {"op=\"write\""}), 12.0);
+    EXPECT_EQ(Value(world, "spindle_kv_disk_outages_total"), 13.0);
+    EXPECT_EQ(Value(world, "spindle_kv_disk_recoveries_total"), 14.0);
     EXPECT_EQ(Value(world, "spindle_kv_disk_direct_io"), 1.0);
     EXPECT_EQ(Value(world, "spindle_kv_disk_io_depth"), 5.0);
   }

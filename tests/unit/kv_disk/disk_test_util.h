@@ -172,6 +172,10 @@ inline absl::Status PutNow(DiskStore& store, const RecordId& id, std::span<const
   return stats.load_failures[static_cast<size_t>(cause)];
 }
 
+[[nodiscard]] inline uint64_t Errors(const DiskStats& stats, DeviceError error) {
+  return stats.device_errors[static_cast<size_t>(error)];
+}
+
 [[nodiscard]] inline uint64_t Skips(const DiskStats& stats, StoreSkip cause) {
   return stats.stores_skipped[static_cast<size_t>(cause)];
 }

@@ -75,6 +75,11 @@ TEST(KvReport, TheDiskTierWithStateQuotaAndCauses) {
   disk.store_bytes_pending = 3 * 8192;
   disk.loads_pending = 2;
   disk.stores_skipped[static_cast<size_t>(kv::disk::StoreSkip::kNoSpace)] = 7;
+  disk.outages = 2;
+  disk.recoveries = 1;
+  disk.device_errors[static_cast<size_t>(kv::disk::DeviceError::kReadDamage)] = 12;
+  disk.device_errors[static_cast<size_t>(kv::disk::DeviceError::kWriteFull)] = 13;
+  disk.short_reads = 14;
   disk.load_failures[static_cast<size_t>(kv::disk::LoadFailure::kPayload)] = 9;
   disk.loads[kv::disk::KindIdx(kv::disk::RecordKind::kStripe)] = 11;
   load.prefix.disk = {.lookup_tokens = 360, .hit_tokens = 128};
@@ -88,6 +93,12 @@ TEST(KvReport, TheDiskTierWithStateQuotaAndCauses) {
   EXPECT_EQ(tier["capacity_bytes"], 1 << 30);
   EXPECT_EQ(tier["used_bytes"]["live"], 1 << 20);
   EXPECT_EQ(tier["used_bytes"]["inflight"], 3 * 8192);
+  EXPECT_EQ(tier["outages"], 2);
+  EXPECT_EQ(tier["recoveries"], 1);
+  EXPECT_EQ(tier["errors"]["read"], json::parse(R"({"io":0,"damage":12})"));
+  EXPECT_EQ(tier["errors"]["write"], json::parse(R"({"io":0,"nospace":13})"));
+  EXPECT_EQ(tier["errors"]["probe"]["io"], 0);
+  EXPECT_EQ(tier["short_transfers"], json::parse(R"({"read":14,"write":0})"));
   EXPECT_EQ(tier["lookups"]["miss_tokens"], 360 - 128);
   EXPECT_EQ(tier["loads"]["stripes"], 11);
   EXPECT_EQ(tier["loads"]["prefixes"], 5);
