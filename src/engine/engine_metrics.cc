@@ -48,6 +48,7 @@ EngineMetrics::EngineMetrics(metrics::Registry& registry,
     : kv(registry),
       fast(registry),
       sessions(registry),
+      trace(registry),
       pages_per_stripe_(PagesPerStripe(store.geometry())),
       stripe_bytes_(store.geometry().stripe_bytes()) {
   AddRequestFamilies(registry, shape);

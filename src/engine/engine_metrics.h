@@ -10,6 +10,7 @@
 #include "engine/kv_metrics.h"
 #include "engine/output_stream.h"
 #include "engine/session_metrics.h"
+#include "engine/trace_metrics.h"
 #include "kv/disk_tier.h"
 #include "kv/kv_store.h"
 #include "metrics/metrics.h"
@@ -79,6 +80,7 @@ class EngineMetrics {
   KvMetrics kv;
   FastMetrics fast;
   SessionMetrics sessions;
+  TraceMetrics trace;
 
  private:
   void AddRequestFamilies(metrics::Registry& registry, const Shape& shape);

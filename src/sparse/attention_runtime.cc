@@ -36,10 +36,13 @@ struct AttentionRuntime::Impl {
         pool(compute_pool),
         kernels(table),
         jobs(kv_store, *FindAlgorithm("dense")),
-        mirror(fast.tier == nullptr
-                   ? nullptr
-                   : std::make_unique<MirrorAttention>(
-                         kv_store.geometry(), *fast.tier, fast.link, compute_pool, table)),
+        mirror(fast.tier == nullptr ? nullptr
+                                    : std::make_unique<MirrorAttention>(kv_store.geometry(),
+                                                                        *fast.tier,
+                                                                        fast.link,
+                                                                        fast.recorder,
+                                                                        compute_pool,
+                                                                        table)),
         in_place(
             fast.tier != nullptr
                 ? nullptr
