@@ -8,6 +8,7 @@
 #   A8  load test                     A9  format, layers, both compilers
 #   B1  placement of KV changes no bit        B2  more requests than the fast tier holds
 #   B3  restarts and kills of a server with a disk tier
+#   B6  simulator: frozen tables, cost of bucketed LRU, lock-step with recorded servers
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 PATH=$PATH:$HOME/.cargo/bin
@@ -88,6 +89,12 @@ accept_B2() { placement --only capacity; }
 accept_B3() {
   "$ROOT/tools/build.sh" release spindle
   "$VENV/bin/python" "$ROOT/tests/stress/restarts.py" --binary "$binary" --model "$SPINDLE_TEST_MODEL"
+}
+
+accept_B6() {
+  "$ROOT/tools/build.sh" release spindle kv_sim_test kv_sim_slow_test kv_sim_bench
+  (cd "$ROOT/build/release" && ctest --output-on-failure -R '^kv_sim_(slow_)?test$')
+  "$VENV/bin/python" "$ROOT/tests/stress/lockstep.py" --binary "$binary" --model "$SPINDLE_TEST_MODEL" --bench "$ROOT/build/release/bin/kv_sim_bench"
 }
 
 name=${1:-}

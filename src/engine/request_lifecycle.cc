@@ -47,7 +47,7 @@ void RequestLifecycle::Add(std::unique_ptr<Request> request) {
     added.trace_number = parts_.recorder->Begin({.at = added.submitted,
                                                  .input_tokens = added.prompt_size(),
                                                  .priority = added.spec.priority,
-                                                 .tenant = added.spec.fairness_key,
+                                                 .tenant = added.spec.tenant,
                                                  .unit_ids = std::move(added.unit_ids)});
   }
   requests_.push_back(std::move(request));

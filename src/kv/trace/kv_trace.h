@@ -28,9 +28,9 @@ inline constexpr uint64_t kTraceMemoryBytes =
     kTraceQueueBytes + kTraceWorkerBytes + kTraceHeldBytes;
 
 struct KvTraceOptions {
-  std::string path;             // of the files, without "-pages.trace" and "-requests.jsonl"
+  std::string path = {};        // of the files, without "-pages.trace" and "-requests.jsonl"
   uint64_t max_file_bytes = 0;  // each; 64 KiB … 1 GiB
-  std::optional<AccessTraceHeader> pages;  // unset: no fast tier, no page-access trace
+  std::optional<AccessTraceHeader> pages = {};  // unset: no fast tier, no page-access trace
   uint32_t num_workers = 1;
   Digest secret{};    // of ids of prompts; random
   TimePoint start{};  // time 0 of the request trace
