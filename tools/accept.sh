@@ -9,6 +9,7 @@
 #   B1  placement of KV changes no bit        B2  more requests than the fast tier holds
 #   B3  restarts and kills of a server with a disk tier
 #   B5  faults of the disk tier: in simulation, then in a server
+#   B6  simulator: frozen tables, cost of bucketed LRU, lock-step with recorded servers
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 PATH=$PATH:$HOME/.cargo/bin
@@ -96,6 +97,12 @@ accept_B5() {
   "$ROOT/tools/build.sh" release engine_fault_sweep_test spindle faulty_server
   "$ROOT/build/release/bin/engine_fault_sweep_test" --gtest_brief=1
   "$VENV/bin/python" "$ROOT/tests/stress/faults.py" --binary "$binary" --model "$SPINDLE_TEST_MODEL"
+}
+
+accept_B6() {
+  "$ROOT/tools/build.sh" release spindle kv_sim_test kv_sim_slow_test kv_sim_bench
+  (cd "$ROOT/build/release" && ctest --output-on-failure -R '^kv_sim_(slow_)?test$')
+  "$VENV/bin/python" "$ROOT/tests/stress/lockstep.py" --binary "$binary" --model "$SPINDLE_TEST_MODEL" --bench "$ROOT/build/release/bin/kv_sim_bench"
 }
 
 name=${1:-}

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "app/synthetic_selection.h"
+#include "app/trace_files.h"
 #include "base/log.h"
 #include "base/status_macros.h"
 #include "kernels/registry.h"
@@ -263,6 +264,7 @@ absl::StatusOr<LoadResult> LoadModel(const config::LoadOptions& options,
         engine_options.decode,
         MakeSyntheticDecode(options.selection, tiers.host->geometry(), shape.max_model_len));
   }
+  SPINDLE_ASSIGN_OR_RETURN(tiers.trace, OpenTraceFiles(options, tiers, shape.max_model_len, clock));
   const std::span<const TokenId> ends = loaded.tokenizer->end_ids();
   SPINDLE_ASSIGN_OR_RETURN(loaded.engine,
                            engine::Engine::Create(engine_options,

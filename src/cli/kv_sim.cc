@@ -14,13 +14,13 @@
 #include "cli/kv_sim_report.h"
 #include "config/option_table.h"
 #include "kv/fast/frame_pool.h"
-#include "kv/sim/access_trace.h"
 #include "kv/sim/page_policy.h"
 #include "kv/sim/prefix_sim.h"
 #include "kv/sim/recorded_run.h"
 #include "kv/sim/request_trace.h"
 #include "kv/sim/selection_trace.h"
 #include "kv/sim/stack_distance.h"
+#include "kv/trace/access_trace.h"
 
 namespace spindle::cli {
 namespace {
@@ -39,6 +39,7 @@ constexpr const char* kPrefixPolicies = "fifo,bucketed,lru,server,belady";
 constexpr const char* kDefaultRatios = "0,1,2,3,4,5,6,7,8";
 constexpr const char* kDefaultUnits = "2000,8000,32000";
 constexpr const char* kRecorded = "recorded";
+constexpr const char* kCut = "cut: more than its limit, or than the recorder could write";
 // The group of the cyclic scan that does not fit by one page: 32 mandatory pages at ratio 5.
 constexpr uint32_t kCyclicPages = 193;
 constexpr uint32_t kCyclicRounds = 10;
@@ -78,12 +79,16 @@ absl::StatusOr<std::vector<uint32_t>> ParseCapacities(const std::string& list) {
   return capacities;
 }
 
-// What is simulated, group by group.
+// What is simulated, group by group. Moved, never copied: it points into itself.
 struct PageWorkload {
+  PageWorkload() = default;
+  PageWorkload(PageWorkload&&) = default;
+  PageWorkload& operator=(PageWorkload&&) = default;
+
   std::string title;
   std::vector<std::pair<std::string, std::string>> facts;
-  std::vector<RecordedGroup> groups;
-  kv::LruOptions recorded_lru;
+  kv::sim::RecordedRun run;
+  std::vector<const RecordedGroup*> groups;  // of the run: those that selected pages
   uint64_t page_bytes = 0;
   bool is_recorded = false;
 };
@@ -107,30 +112,38 @@ uint32_t CapacityOf(const PageColumn& column, const SelectionTrace& trace) {
 }
 
 absl::Status SaveSynthetic(const KvSimOptions& options, const PageWorkload& workload) {
-  kv::sim::AccessTraceHeader header;
+  kv::AccessTraceHeader header;
   header.geometry.num_layers = static_cast<uint32_t>(workload.groups.size());
   header.geometry.num_kv_heads = 1;
   header.geometry.head_dim = 64;
   header.algorithm = "synthetic " + options.synthetic;
-  SPINDLE_ASSIGN_OR_RETURN(const std::unique_ptr<kv::sim::AccessTraceWriter> writer,
-                           kv::sim::AccessTraceWriter::Create(
-                               options.save_trace_path, header, kv::sim::kMaxAccessTraceBytes));
-  const uint32_t num_steps = workload.groups.front().selections.num_steps();
+  SPINDLE_ASSIGN_OR_RETURN(
+      const std::unique_ptr<kv::AccessTraceWriter> writer,
+      kv::AccessTraceWriter::Create(options.save_trace_path, header, kv::kMaxAccessTraceBytes));
+  const uint32_t num_steps = workload.groups.front()->selections.num_steps();
   for (uint32_t step = 0; step < num_steps; ++step) {
     for (size_t group = 0; group < workload.groups.size(); ++group) {
       SPINDLE_RETURN_IF_ERROR(writer->Append({.step = step,
                                               .layer = static_cast<uint16_t>(group),
-                                              .kind = kv::sim::AccessKind::kSelect,
-                                              .ids = workload.groups[group].selections.step(step),
+                                              .kind = kv::AccessKind::kSelect,
+                                              .ids = workload.groups[group]->selections.step(step),
                                               .hit_bits = {}}));
     }
   }
   SPINDLE_RETURN_IF_ERROR(writer->Finish());
   if (writer->num_dropped_records() > 0) {
     return absl::ResourceExhaustedError(options.save_trace_path + ": cut at " +
-                                        std::to_string(kv::sim::kMaxAccessTraceBytes) + " bytes");
+                                        std::to_string(kv::kMaxAccessTraceBytes) + " bytes");
   }
   return absl::OkStatus();
+}
+
+void FindGroups(PageWorkload* workload) {
+  for (const RecordedGroup& group : workload->run.groups) {
+    if (group.selections.num_accesses() > 0) {
+      workload->groups.push_back(&group);
+    }
+  }
 }
 
 void AddOverlap(PageWorkload* workload) {
@@ -138,9 +151,9 @@ void AddOverlap(PageWorkload* workload) {
   for (const uint32_t window : {1U, 12U, 16U}) {
     double shared = 0;
     double accesses = 0;
-    for (const RecordedGroup& group : workload->groups) {
-      const auto counted = static_cast<double>(group.selections.num_counted_accesses());
-      shared += counted * kv::sim::OverlapWithWindow(group.selections, window);
+    for (const RecordedGroup* group : workload->groups) {
+      const auto counted = static_cast<double>(group->selections.num_counted_accesses());
+      shared += counted * kv::sim::OverlapWithWindow(group->selections, window);
       accesses += counted;
     }
     percents.push_back(fmt::format("{:.1f}", accesses > 0 ? 100.0 * shared / accesses : 0.0));
@@ -180,7 +193,7 @@ absl::StatusOr<PageWorkload> MakeSynthetic(const KvSimOptions& options, const Pr
   }
   const uint32_t num_groups = profile.has_value() ? options.num_seeds : 1;
   for (uint32_t seed = 0; seed < num_groups; ++seed) {
-    RecordedGroup& group = workload.groups.emplace_back();
+    RecordedGroup& group = workload.run.groups.emplace_back();
     if (profile.has_value()) {
       group.selections = kv::sim::MakeSyntheticTrace({.profile = *profile,
                                                       .num_pages = num_pages,
@@ -194,7 +207,8 @@ absl::StatusOr<PageWorkload> MakeSynthetic(const KvSimOptions& options, const Pr
     }
     progress(0.5 * (seed + 1) / num_groups);
   }
-  const SelectionTrace& first = workload.groups.front().selections;
+  FindGroups(&workload);
+  const SelectionTrace& first = workload.groups.front()->selections;
   workload.facts = {
       {"pages", std::to_string(first.num_pages())},
       {"selected per step", std::to_string(first.max_step_pages())},
@@ -205,21 +219,21 @@ absl::StatusOr<PageWorkload> MakeSynthetic(const KvSimOptions& options, const Pr
 
 absl::StatusOr<PageWorkload> LoadRecorded(const KvSimOptions& options, const std::string& bytes) {
   const auto* const data = reinterpret_cast<const uint8_t*>(bytes.data());
-  SPINDLE_ASSIGN_OR_RETURN(
-      kv::sim::RecordedRun run,
-      kv::sim::LoadRecordedRun({data, bytes.size()}, options.warmup_steps.value_or(0)));
   PageWorkload workload;
+  SPINDLE_ASSIGN_OR_RETURN(
+      workload.run,
+      kv::sim::LoadRecordedRun({data, bytes.size()}, options.warmup_steps.value_or(0)));
+  const kv::sim::RecordedRun& run = workload.run;
   const kv::KvGeometry& geometry = run.header.geometry;
   const bool is_synthetic = run.header.algorithm.starts_with("synthetic");
   workload.title = (is_synthetic ? "synthetic selection, recorded: " : "recorded selection: ") +
                    run.header.algorithm;
   workload.is_recorded = true;
-  workload.recorded_lru = run.header.lru;
   workload.page_bytes = geometry.page_bytes();
   const char* ending = "whole";
-  if (run.ending == kv::sim::AccessTraceReader::Ending::kLimit) {
-    ending = "cut at the recorder's limit";
-  } else if (run.ending == kv::sim::AccessTraceReader::Ending::kTorn) {
+  if (run.ending == kv::AccessTraceReader::Ending::kLimit) {
+    ending = kCut;
+  } else if (run.ending == kv::AccessTraceReader::Ending::kTorn) {
     ending = "torn: the recorder was stopped";
   }
   workload.facts = {
@@ -228,9 +242,7 @@ absl::StatusOr<PageWorkload> LoadRecorded(const KvSimOptions& options, const std
       {"requests, groups, steps",
        fmt::format("{}, {}, {}", run.num_requests, run.groups.size(), run.num_steps)},
       {"trace", ending}};
-  workload.groups = std::move(run.groups);
-  std::erase_if(workload.groups,
-                [](const RecordedGroup& group) { return group.selections.num_accesses() == 0; });
+  FindGroups(&workload);
   if (workload.groups.empty()) {
     return absl::InvalidArgumentError(options.trace_path + ": no page was selected in it");
   }
@@ -244,8 +256,8 @@ absl::StatusOr<std::vector<PageColumn>> PageColumns(const KvSimOptions& options,
     if (!workload.is_recorded) {
       return absl::InvalidArgumentError("--capacity recorded needs a recorded trace");
     }
-    if (std::all_of(workload.groups.begin(), workload.groups.end(), [](const RecordedGroup& group) {
-          return group.sizes.empty();
+    if (std::all_of(workload.groups.begin(), workload.groups.end(), [](const RecordedGroup* group) {
+          return group->changes.empty();
         })) {
       return absl::InvalidArgumentError(options.trace_path + ": no sizes were recorded in it");
     }
@@ -275,8 +287,8 @@ absl::StatusOr<std::vector<PageColumn>> PageColumns(const KvSimOptions& options,
 
 KvSimColumn Describe(const PageColumn& column, const PageWorkload& workload) {
   double pages = 0;
-  for (const RecordedGroup& group : workload.groups) {
-    pages += CapacityOf(column, group.selections);
+  for (const RecordedGroup* group : workload.groups) {
+    pages += CapacityOf(column, group->selections);
   }
   pages /= static_cast<double>(workload.groups.size());
   if (column.ratio.has_value()) {
@@ -290,8 +302,8 @@ std::vector<std::pair<double, double>> ExactCurve(const PageWorkload& workload) 
   std::vector<kv::sim::MissRatioCurve> curves;
   uint32_t low = 1;
   uint32_t high = 1;
-  for (const RecordedGroup& group : workload.groups) {
-    curves.push_back(kv::sim::ComputeMissRatioCurve(group.selections));
+  for (const RecordedGroup* group : workload.groups) {
+    curves.push_back(kv::sim::ComputeMissRatioCurve(group->selections));
     low = std::max(low, curves.back().min_capacity());
     high = std::max(high, curves.back().max_useful_capacity());
   }
@@ -328,19 +340,14 @@ absl::StatusOr<std::vector<PolicySpec>> PagePolicies(const KvSimOptions& options
 // Recorded sizes through the fast tier; notes how far what it does is what the trace says.
 absl::StatusOr<HitCount> Replay(const PageWorkload& workload, KvSimReport* report) {
   HitCount count;
-  uint64_t compared = 0;
-  uint64_t differences = 0;
-  for (const RecordedGroup& group : workload.groups) {
+  KvSimComparison& comparison = report->comparison.emplace();
+  for (size_t group = 0; group < workload.run.groups.size(); ++group) {
     SPINDLE_ASSIGN_OR_RETURN(const kv::sim::ReplayResult result,
-                             kv::sim::ReplayRecordedSizes(workload.recorded_lru, group));
+                             kv::sim::ReplayRecordedSizes(workload.run, group));
     count += result.count;
-    compared += result.compared;
-    differences += result.differences;
+    comparison.pages += result.compared;
+    comparison.differences += result.differences;
   }
-  report->facts.emplace_back("hits and misses as recorded",
-                             compared == 0
-                                 ? "not in the trace"
-                                 : fmt::format("{} of {} pages", compared - differences, compared));
   return count;
 }
 
@@ -374,10 +381,10 @@ absl::Status SimulatePages(const KvSimOptions& options,
         continue;
       }
       HitCount count;
-      for (const RecordedGroup& group : workload.groups) {
+      for (const RecordedGroup* group : workload.groups) {
         SPINDLE_ASSIGN_OR_RETURN(
             const HitCount of_group,
-            kv::sim::Simulate(spec, CapacityOf(column, group.selections), group.selections));
+            kv::sim::Simulate(spec, CapacityOf(column, group->selections), group->selections));
         count += of_group;
       }
       row.push_back(count);
@@ -410,6 +417,9 @@ absl::Status SimulateRequests(const KvSimOptions& options,
                     fmt::format("{}, {}", trace->units.size(), trace->num_units)},
                    {"hit ratio without bound, %",
                     fmt::format("{:.1f}", 100.0 * kv::sim::PrefixHitCeiling(*trace))}};
+  if (trace->is_cut) {
+    report->facts.emplace_back("trace", kCut);
+  }
   for (const uint32_t capacity : capacities) {
     report->columns.push_back({std::to_string(capacity), static_cast<double>(capacity)});
   }
@@ -450,7 +460,7 @@ absl::Status Run(const KvSimOptions& options, const Progress& progress, KvSimRep
     SPINDLE_ASSIGN_OR_RETURN(const std::string bytes,
                              ReadFile(options.trace_path, kv::sim::kMaxTraceBytes));
     const auto* const data = reinterpret_cast<const uint8_t*>(bytes.data());
-    if (!kv::sim::LooksLikeAccessTrace({data, bytes.size()})) {
+    if (!kv::LooksLikeAccessTrace({data, bytes.size()})) {
       return SimulateRequests(options, bytes, progress, report);
     }
     SPINDLE_ASSIGN_OR_RETURN(PageWorkload workload, LoadRecorded(options, bytes));

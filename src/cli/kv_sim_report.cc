@@ -33,11 +33,18 @@ const std::vector<HitCount>* BestPossible(const KvSimReport& report) {
 std::string RenderTable(const KvSimReport& report) {
   std::string out = report.title + "\n";
   const auto add = std::back_inserter(out);
+  std::vector<std::pair<std::string, std::string>> facts = report.facts;
+  if (report.comparison.has_value()) {
+    const auto [pages, differences] = *report.comparison;
+    facts.emplace_back("hits and misses as recorded",
+                       pages == 0 ? "not in the trace"
+                                  : fmt::format("{} of {} pages", pages - differences, pages));
+  }
   size_t fact_width = 0;
-  for (const auto& [name, value] : report.facts) {
+  for (const auto& [name, value] : facts) {
     fact_width = std::max(fact_width, name.size());
   }
-  for (const auto& [name, value] : report.facts) {
+  for (const auto& [name, value] : facts) {
     fmt::format_to(add, "  {:<{}}  {}\n", name, fact_width, value);
   }
   constexpr std::string_view kHead = "hit ratio, %";
@@ -87,6 +94,10 @@ std::string RenderJson(const KvSimReport& report) {
       }
       out["results"].push_back(std::move(result));
     }
+  }
+  if (report.comparison.has_value()) {
+    out["recorded"] = {{"compared_pages", report.comparison->pages},
+                       {"differences", report.comparison->differences}};
   }
   for (const auto& [pages, percent] : report.exact_curve) {
     out["exact_lru_curve"].push_back({{"pages", pages}, {"hit_ratio", percent / 100.0}});

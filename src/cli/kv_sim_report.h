@@ -2,6 +2,8 @@
 // Thread-safety: value types and pure functions.
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,6 +19,12 @@ struct KvSimColumn {
   double x = 0;       // on the plot: mean pages per group, or units
 };
 
+// What a replay with recorded sizes sees beside what the trace says.
+struct KvSimComparison {
+  uint64_t pages = 0;  // of which the trace says whether they were resident
+  uint64_t differences = 0;
+};
+
 struct KvSimReport {
   std::string title;                                       // of the table and the plot
   std::string x_label;                                     // of the plot
@@ -26,6 +34,7 @@ struct KvSimReport {
   std::vector<std::vector<kv::sim::HitCount>> counts;  // [policies][columns]
   std::vector<std::pair<double, double>> exact_curve;  // (pages, hit ratio %) of exact LRU
   uint64_t page_bytes = 0;                             // of the recorded model; 0 = unknown
+  std::optional<KvSimComparison> comparison;           // unset: sizes are not the recorded ones
 };
 
 // Names end in no colon; per cents with one decimal.

@@ -5,6 +5,7 @@
 
 #include "base/prefix_key.h"
 #include "base/status_macros.h"
+#include "kv/trace/access_trace.h"
 
 namespace spindle::config {
 namespace {
@@ -60,6 +61,20 @@ Option& AddBytes(OptionTable& table,
                     }});
 }
 
+// Empty: none.
+void AddFolder(OptionTable& table, std::string name, std::string help, std::string* path) {
+  table.Add({.name = std::move(name),
+             .value_name = "FOLDER",
+             .help = std::move(help),
+             .apply = [path](const std::vector<std::string>& values) -> absl::Status {
+               *path = values.front();
+               return absl::OkStatus();
+             },
+             .show = [path]() -> OptionValue {
+               return path->empty() ? OptionValue() : OptionValue(*path);
+             }});
+}
+
 // Modes in which pages are copied before they are read, and what they are studied with.
 void AddFastOptions(OptionTable& table, LoadOptions& options) {
   kv::KvOptions& kv = options.kv;
@@ -97,6 +112,16 @@ void AddFastOptions(OptionTable& table, LoadOptions& options) {
                1,
                4096,
                "drawn pages per step, layer and KV head");
+  AddFolder(table,
+            "kv-trace",
+            "record arrivals and prefixes of requests there and, in --kv-mode mirror and "
+            "emulated-link, the pages that steps select, for spindle kv sim; default: none",
+            &kv.trace_path);
+  table.Bytes("kv-trace-bytes",
+              &kv.trace_file_bytes,
+              kv::kMinAccessTraceBytes,
+              kv::kMaxAccessTraceBytes,
+              "most bytes of each file of --kv-trace");
 }
 
 // Defaults of a request's `spindle.sparse`.
@@ -156,17 +181,10 @@ void AddKvOptions(OptionTable& table, LoadOptions& options) {
       .aliases = {"--kv-dram-bytes"};
   table.Switch(
       "enable-prefix-caching", &options.kv.prefix_cache, "reuse the KV of equal prompt beginnings");
-  table.Add({.name = "kv-disk-path",
-             .value_name = "FOLDER",
-             .help = "third tier: keeps the prefix cache there, over restarts too; default: none",
-             .apply = [&options](const std::vector<std::string>& values) -> absl::Status {
-               options.kv.disk_path = values.front();
-               return absl::OkStatus();
-             },
-             .show = [&options]() -> OptionValue {
-               return options.kv.disk_path.empty() ? OptionValue()
-                                                   : OptionValue(options.kv.disk_path);
-             }});
+  AddFolder(table,
+            "kv-disk-path",
+            "third tier: keeps the prefix cache there, over restarts too; default: none",
+            &options.kv.disk_path);
   AddBytes(table,
            "kv-disk-bytes",
            "space that the third tier may take",

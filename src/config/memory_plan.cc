@@ -11,6 +11,7 @@
 #include "engine/output_stream.h"
 #include "kv/disk/disk_options.h"
 #include "kv/stripe_record.h"
+#include "kv/trace/kv_trace.h"
 #include "model/model.h"
 
 namespace spindle::config {
@@ -49,6 +50,9 @@ void PlanKv(const LoadOptions& options,
     plan->Add("tables of the fast tier",
               FastMetadataBytes(options, model, fast_bytes),
               "--kv-fast-bytes");
+  }
+  if (!options.kv.trace_path.empty()) {
+    plan->Add("buffers of traces", kv::kTraceMemoryBytes, "--kv-trace");
   }
   if (options.kv.disk_path.empty()) {
     return;

@@ -30,17 +30,28 @@ class Engine::Impl {
         disk_(std::move(kv.disk)),
         fast_(std::move(kv.fast)),
         link_(std::move(kv.link)),
+        trace_(std::move(kv.trace)),
         end_tokens_(std::move(end_tokens)),
         clock_(clock),
         metrics_(registry, *store_, {runner_->config().max_model_len, options.prefix_cache}),
         throughput_(options.max_num_seqs),
         inbox_(std::make_shared<Inbox>(options)),
-        front_desk_(options_, *runner_, *store_, fast_.get(), inbox_, throughput_, clock),
+        front_desk_(options_,
+                    *runner_,
+                    *store_,
+                    fast_.get(),
+                    trace_ == nullptr ? nullptr : &trace_->requests(),
+                    inbox_,
+                    throughput_,
+                    clock),
         core_({options_,
                *runner_,
                *store_,
                disk_.get(),
-               {fast_.get(), link_.get()},
+               {.tier = fast_.get(),
+                .link = link_.get(),
+                .recorder = trace_ == nullptr ? nullptr : trace_->pages()},
+               trace_.get(),
                kernels,
                end_tokens_,
                metrics_,
@@ -101,6 +112,7 @@ class Engine::Impl {
   const std::unique_ptr<kv::DiskTier> disk_;
   const std::unique_ptr<kv::FastTier> fast_;
   const std::unique_ptr<kv::EmulatedLink> link_;
+  const std::unique_ptr<kv::KvTrace> trace_;
   const std::vector<TokenId> end_tokens_;
   const Clock& clock_;
   EngineMetrics metrics_;
@@ -135,6 +147,9 @@ void Engine::Impl::Loop() {
     if (const absl::Status status = disk_->Close(); !status.ok()) {
       log::Warn("kv_disk_close_failed", {{"status", status.ToString()}});
     }
+  }
+  if (trace_ != nullptr) {
+    trace_->Finish();
   }
   idle_.store(true);
   inbox_->Stop();

@@ -50,6 +50,7 @@ struct EngineRequest {
                                        // taken from the stream. False: as soon as they are full
   bool report_progress = false;        // kPrefill events
   std::string fairness_key;            // for listings
+  std::string tenant;                  // whose it is, for traces; empty: nobody's in particular
   std::optional<SparseDecode> decode;  // nullopt: the engine's
   bool uses_disk = true;               // its stripes may go to and come from the disk tier
   float fast_fraction = 0;             // fast_bytes as a share of the fast tier; 0 = none

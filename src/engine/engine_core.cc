@@ -33,6 +33,7 @@ EngineCore::EngineCore(const Parts& parts)
                   parts.store,
                   disk_,
                   fast_,
+                  parts.trace == nullptr ? nullptr : &parts.trace->requests(),
                   parts.metrics,
                   parts.inbox,
                   parts.throughput,
@@ -310,6 +311,9 @@ void EngineCore::Publish(TimePoint now, bool idle) {
                      .is_emulated = parts_.fast.link != nullptr,
                      .counters = parts_.runner.fast_counters()};
     parts_.metrics.fast.Publish(*snapshot.fast);
+  }
+  if (parts_.trace != nullptr) {
+    parts_.metrics.trace.Publish(parts_.trace->Stats());
   }
   {
     MutexLock lock(snapshot_mutex_);

@@ -35,6 +35,7 @@ class EngineCore {
     kv::KvStore& store;
     kv::DiskTier* disk;       // null: none
     sparse::FastMemory fast;  // no tier: attention reads in place
+    kv::KvTrace* trace;       // null: none
     const kernels::KernelTable& kernels;
     std::span<const TokenId> end_tokens;
     EngineMetrics& metrics;

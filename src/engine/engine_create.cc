@@ -5,7 +5,6 @@
 #include "engine/model_runner.h"
 
 namespace spindle::engine {
-
 absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& options,
                                                        std::unique_ptr<model::Model> model,
                                                        kv::KvTiers kv,
@@ -14,11 +13,11 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& opti
                                                        std::vector<TokenId> end_tokens,
                                                        metrics::Registry& registry,
                                                        const Clock& clock) {
-  auto runner = std::make_unique<ModelRunner>(std::move(model),
-                                              std::move(pool),
-                                              kernels,
-                                              *kv.host,
-                                              sparse::FastMemory{kv.fast.get(), kv.link.get()});
+  const sparse::FastMemory fast{.tier = kv.fast.get(),
+                                .link = kv.link.get(),
+                                .recorder = kv.trace == nullptr ? nullptr : kv.trace->pages()};
+  auto runner =
+      std::make_unique<ModelRunner>(std::move(model), std::move(pool), kernels, *kv.host, fast);
   return CreateWithRunner(
       options, std::move(runner), std::move(kv), kernels, std::move(end_tokens), registry, clock);
 }

@@ -49,6 +49,7 @@ EngineMetrics::EngineMetrics(metrics::Registry& registry,
       fast(registry),
       sessions(registry),
       sparse(registry),
+      trace(registry),
       pages_per_stripe_(PagesPerStripe(store.geometry())),
       stripe_bytes_(store.geometry().stripe_bytes()) {
   AddRequestFamilies(registry, shape);

@@ -11,6 +11,7 @@
 #include "engine/output_stream.h"
 #include "engine/session_metrics.h"
 #include "engine/sparse_metrics.h"
+#include "engine/trace_metrics.h"
 #include "kv/disk_tier.h"
 #include "kv/kv_store.h"
 #include "metrics/metrics.h"
@@ -81,6 +82,7 @@ class EngineMetrics {
   FastMetrics fast;
   SessionMetrics sessions;
   SparseMetrics sparse;
+  TraceMetrics trace;
 
  private:
   void AddRequestFamilies(metrics::Registry& registry, const Shape& shape);

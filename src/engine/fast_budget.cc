@@ -25,6 +25,7 @@ FastBudget::FastBudget(const sparse::FastMemory& fast,
                        const FastMetrics& metrics)
     : tier_(fast.tier),
       link_(fast.link),
+      recorder_(fast.recorder),
       geometry_(geometry),
       metrics_(metrics),
       num_groups_(geometry.num_layers * geometry.num_kv_heads),
@@ -44,7 +45,7 @@ double FastBudget::MandatoryPages(const Choice& choice) {
 kv::BudgetBounds FastBudget::BoundsOf(const Choice& choice) const {
   const EngineRequest& spec = choice.request->spec;
   const uint32_t max_frames = std::min(
-      tier_->max_group_frames(),
+      tier_->options().max_group_frames,
       spec.fast_bytes == 0 ? UINT32_MAX
                            : kv::FramesForBytes(spec.fast_bytes,
                                                 0,
@@ -104,14 +105,25 @@ absl::Status FastBudget::Open(Choice& choice) {
     tier_->Close(choice.fast.set);
     return status;
   }
-  choice.fast.frames_per_group = size;
+  HasResized(choice, size);
   steps_to_rebalance_ = 0;
   return absl::OkStatus();
 }
 
+void FastBudget::HasResized(Choice& choice, uint32_t frames) {
+  choice.fast.frames_per_group = frames;
+  if (recorder_ != nullptr) {
+    recorder_->Resize(choice.fast.set, frames);
+  }
+}
+
 void FastBudget::Adopt(const Choice& child, const Choice& parent) {
-  if (tier_ != nullptr) {
-    tier_->Adopt(child.fast.set, parent.fast.set);
+  if (tier_ == nullptr) {
+    return;
+  }
+  tier_->Adopt(child.fast.set, parent.fast.set);
+  if (recorder_ != nullptr) {
+    recorder_->Fork(child.fast.set, parent.fast.set);
   }
 }
 
@@ -119,6 +131,9 @@ void FastBudget::Close(Choice& choice) {
   if (tier_ != nullptr) {
     metrics_.paused_sequences.Add(choice.fast.is_paused ? -1 : 0);
     tier_->Close(choice.fast.set);
+    if (recorder_ != nullptr) {
+      recorder_->End(choice.fast.set);
+    }
     choice.fast = {};
     steps_to_rebalance_ = 0;
   }
@@ -153,6 +168,9 @@ void FastBudget::Compose(std::vector<Choice*>* decodes) {
 
 void FastBudget::Pause(Choice& choice) {
   tier_->Drop(choice.fast.set);
+  if (recorder_ != nullptr) {
+    recorder_->Pause(choice.fast.set);
+  }
   choice.fast.is_paused = true;
   choice.fast.steps_in_state = 0;
   choice.fast.frames_per_group = 0;
@@ -218,7 +236,7 @@ void FastBudget::Rebalance(std::span<Choice* const> running) {
         continue;
       }
       if (tier_->Resize(use.set, sizes_[i]).ok()) {
-        use.frames_per_group = sizes_[i];
+        HasResized(*sharing_[i], sizes_[i]);
       }
     }
   }

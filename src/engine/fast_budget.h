@@ -5,8 +5,8 @@
 // Dense choices need no frames to run: more frames save them copies, one page per frame and step.
 // Choices with an algorithm keep at least their floor: fixed and mandatory pages, and as many again
 // (or fewer, where the request asks for a smaller buffer or has a cap).
-// Thread-safety: engine-thread only, between steps. Borrows the tier; without one every call does
-// nothing and everything fits.
+// Thread-safety: engine-thread only, between steps. Borrows the tier and its recorder; without a
+// tier every call does nothing and everything fits.
 #pragma once
 
 #include <cstdint>
@@ -60,6 +60,7 @@ class FastBudget {
  private:
   void Pause(Choice& choice);
   void Resume(Choice& choice);
+  void HasResized(Choice& choice, uint32_t frames);
   [[nodiscard]] uint32_t NumPages(const Choice& choice) const;
   // Per group and step: as measured, or as the algorithm declares before that.
   [[nodiscard]] static double MandatoryPages(const Choice& choice);
@@ -70,6 +71,7 @@ class FastBudget {
 
   kv::FastTier* const tier_;
   const kv::EmulatedLink* const link_;
+  kv::AccessRecorder* const recorder_;  // null: nothing is recorded
   const kv::KvGeometry geometry_;
   const FastMetrics& metrics_;
   const uint32_t num_groups_;

@@ -22,6 +22,7 @@ FrontDesk::FrontDesk(const EngineOptions& options,
                      const StepRunner& runner,
                      const kv::KvStore& store,
                      const kv::FastTier* fast,
+                     const kv::RequestRecorder* recorder,
                      std::shared_ptr<Inbox> inbox,
                      const Throughput& throughput,
                      const Clock& clock)
@@ -30,6 +31,7 @@ FrontDesk::FrontDesk(const EngineOptions& options,
       capacity_stripes_(store.Stats().capacity_stripes),
       stripe_bytes_(store.geometry().stripe_bytes()),
       fast_(LimitsOf(fast, store.geometry())),
+      recorder_(recorder),
       inbox_(std::move(inbox)),
       throughput_(throughput),
       clock_(clock) {}
@@ -53,6 +55,18 @@ void FrontDesk::ResolveDefaults(EngineRequest* spec) const {
                            static_cast<uint64_t>(static_cast<double>(spec->fast_fraction) *
                                                  static_cast<double>(fast_.capacity_bytes)));
   }
+}
+
+std::vector<uint64_t> FrontDesk::UnitIds(const Request& request, const EngineRequest& spec) const {
+  const std::span<const TokenId> prompt = spec.prompt;
+  const std::span<const TokenId> tail =
+      prompt.subspan(prompt.size() / kStripeTokens * kStripeTokens);
+  // Also where prefix caching is off, so that the trace tells what it would have shared.
+  const Digest& root = spec.cache_prompt ? spec.prefix_root : request.key_root;
+  if (request.seals && root == request.key_root) {
+    return recorder_->UnitIds(root, request.prompt_keys, tail);
+  }
+  return recorder_->UnitIds(root, StripeKeys(root, prompt), tail);
 }
 
 Digest FrontDesk::PrivateRoot() {
@@ -145,6 +159,9 @@ std::unique_ptr<Request> FrontDesk::MakeRequest(EngineRequest spec) {
   }
   if (spec.decode->policy != nullptr) {
     request->decode_method = MethodOf(spec);
+  }
+  if (recorder_ != nullptr) {
+    request->unit_ids = UnitIds(*request, spec);
   }
   request->choices.resize(num_choices);
   request->stream =

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "base/clock.h"
 #include "engine/engine.h"
@@ -16,16 +17,18 @@
 #include "engine/throughput.h"
 #include "kv/fast/fast_tier.h"
 #include "kv/kv_store.h"
+#include "kv/trace/request_recorder.h"
 
 namespace spindle::engine {
 
 class FrontDesk {
  public:
-  // Runner, store and fast tier (null: none) are only read here.
+  // Runner, store, fast tier and recorder (null: none) are only read here.
   FrontDesk(const EngineOptions& options,
             const StepRunner& runner,
             const kv::KvStore& store,
             const kv::FastTier* fast,
+            const kv::RequestRecorder* recorder,
             std::shared_ptr<Inbox> inbox,
             const Throughput& throughput,
             const Clock& clock);
@@ -48,6 +51,9 @@ class FrontDesk {
   // The refusal of a request that can never run.
   [[nodiscard]] std::optional<SubmitRefusal> CheckFeasible(const EngineRequest& spec) const;
   [[nodiscard]] std::unique_ptr<Request> MakeRequest(EngineRequest spec);
+  // Of the prompt, in a request trace. A request with cache_prompt = false shares none.
+  [[nodiscard]] std::vector<uint64_t> UnitIds(const Request& request,
+                                              const EngineRequest& spec) const;
   // Root of a chain that no other request has: outside the domain of RootKey.
   [[nodiscard]] Digest PrivateRoot();
 
@@ -56,6 +62,7 @@ class FrontDesk {
   const uint64_t capacity_stripes_;
   const uint64_t stripe_bytes_;
   const FastLimits fast_;
+  const kv::RequestRecorder* const recorder_;
   const std::shared_ptr<Inbox> inbox_;  // shared with the streams
   const Throughput& throughput_;
   const Clock& clock_;

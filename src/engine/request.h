@@ -91,6 +91,8 @@ struct Request {
   MethodDigest decode_method{};         // of stripes with generated tokens, under an algorithm
   bool seals = false;                   // stripes are sealed at all
   bool reads_cache = false;             // looks up what other requests computed
+  std::vector<uint64_t> unit_ids;       // of the prompt, for a request trace; until it is added
+  uint64_t trace_number = 0;            // in that trace
   std::shared_ptr<StreamState> stream;  // shared with the consumer
   std::vector<Choice> choices;          // never resized: their addresses are kept
   uint64_t arrival = 0;

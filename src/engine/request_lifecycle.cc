@@ -43,6 +43,13 @@ void RequestLifecycle::Add(std::unique_ptr<Request> request) {
     choice.index = index;
     choice.state = index == 0 ? ChoiceState::kWaiting : ChoiceState::kBlocked;
   }
+  if (parts_.recorder != nullptr) {
+    added.trace_number = parts_.recorder->Begin({.at = added.submitted,
+                                                 .input_tokens = added.prompt_size(),
+                                                 .priority = added.spec.priority,
+                                                 .tenant = added.spec.tenant,
+                                                 .unit_ids = std::move(added.unit_ids)});
+  }
   requests_.push_back(std::move(request));
   waiting_.push_back(&added.choices[0]);
 }
@@ -439,6 +446,9 @@ void RequestLifecycle::End(Request& request, EndCause cause, TimePoint now) {
     longest = std::max(longest, choice.num_generated);
   }
   request.stats.longest_choice = longest;
+  if (parts_.recorder != nullptr) {
+    parts_.recorder->End(request.trace_number, request.stats.generated_tokens);
+  }
   if (request.started()) {
     const EngineMetrics& metrics = parts_.metrics;
     metrics.request_max_generation_tokens.Observe(longest);

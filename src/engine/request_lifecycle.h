@@ -19,6 +19,7 @@
 #include "engine/request.h"
 #include "engine/throughput.h"
 #include "kv/kv_store.h"
+#include "kv/trace/request_recorder.h"
 
 namespace spindle::engine {
 
@@ -29,6 +30,7 @@ class RequestLifecycle {
     kv::KvStore& store;
     DiskPrefix& disk;
     FastBudget& fast;
+    kv::RequestRecorder* recorder;  // null: requests are not recorded
     EngineMetrics& metrics;
     Inbox& inbox;
     Throughput& throughput;

@@ -36,6 +36,10 @@ struct KvOptions {
   // --kv-fast-bytes.
   uint64_t fast_bytes = 0;
   LinkOptions link = {};  // of kEmulatedLink; flags --sim-link-gbps, --sim-link-latency-us
+  // Folder that page accesses and requests are recorded to; empty: nowhere. Flag --kv-trace.
+  std::string trace_path = {};
+  // Bytes of each file there, 64 KiB … 1 GiB; flag --kv-trace-bytes.
+  uint64_t trace_file_bytes = uint64_t{256} << 20;
 };
 
 }  // namespace spindle::kv

@@ -323,6 +323,7 @@ engine::EngineRequest CompletionService::ToEngineRequest(const PreparedRequest& 
   out.may_stop_early = !request.stop.empty();
   out.report_progress = request.progress;
   out.fairness_key = caller.key_name;
+  out.tenant = caller.tenant;
   out.deadline = caller.deadline;
   return out;
 }

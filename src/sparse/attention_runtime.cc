@@ -42,8 +42,12 @@ struct AttentionRuntime::Impl {
         indexes(kv_store, compute_pool, table),
         mirror(fast.tier == nullptr
                    ? nullptr
-                   : std::make_unique<MirrorAttention>(
-                         kv_store.geometry(), *fast.tier, fast.link, compute_pool, table)),
+                   : std::make_unique<MirrorAttention>(kv_store.geometry(),
+                                                       *fast.tier,
+                                                       fast.link,
+                                                       fast.recorder,
+                                                       compute_pool,
+                                                       table)),
         in_place(
             fast.tier != nullptr
                 ? nullptr

@@ -34,10 +34,12 @@ struct AttendArgs {
   size_t out_stride;
 };
 
-// What pages must be copied to before they are read. No tier: they are read in place.
+// What pages must be copied to before they are read, and what records that. No tier: they are read
+// in place, and nothing is recorded.
 struct FastMemory {
   kv::FastTier* tier = nullptr;
   kv::EmulatedLink* link = nullptr;
+  kv::AccessRecorder* recorder = nullptr;
 };
 
 class AttentionRuntime {

@@ -121,6 +121,9 @@ class MirrorAttention::HeadTask {
       }
     }
     of_.tier_.Commit(group_, plan);
+    if (of_.recorder_ != nullptr) {
+      of_.recorder_->Select(exec_->worker, group_, caching, worker_.pages, plan);
+    }
     return kernels::kOk;
   }
 
@@ -253,9 +256,15 @@ class MirrorAttention::HeadTask {
 MirrorAttention::MirrorAttention(const kv::KvGeometry& geometry,
                                  kv::FastTier& tier,
                                  kv::EmulatedLink* link,
+                                 kv::AccessRecorder* recorder,
                                  platform::ComputePool& pool,
                                  const kernels::KernelTable& kernels)
-    : geometry_(geometry), tier_(tier), link_(link), pool_(pool), kernels_(kernels) {
+    : geometry_(geometry),
+      tier_(tier),
+      link_(link),
+      recorder_(recorder),
+      pool_(pool),
+      kernels_(kernels) {
   for (uint32_t i = 0; i < pool.num_workers(); ++i) {
     workers_.push_back(std::make_unique<Worker>(kernels));
   }
@@ -278,6 +287,24 @@ void MirrorAttention::BeginStep(const StepJobs& jobs) {
   }
   for (const StepSequence& sequence : jobs.sequences()) {
     tier_.BeginStep(sequence.rows.cache_set);
+  }
+  if (recorder_ != nullptr) {
+    RecordRows();
+  }
+}
+
+void MirrorAttention::RecordRows() const {
+  recorder_->BeginStep();
+  const uint32_t page_tokens = geometry_.page_tokens();
+  for (const StepSequence& sequence : jobs_->sequences()) {
+    const SequenceRows& rows = sequence.rows;
+    const uint32_t page_begin = rows.first_position / page_tokens;
+    const uint32_t page_end = (rows.first_position + rows.num_rows - 1) / page_tokens + 1;
+    if (rows.first_position >= rows.decode_begin) {
+      recorder_->Append(rows.cache_set, page_begin, page_end);
+    } else {
+      recorder_->Prefill(rows.cache_set, page_begin, page_end);
+    }
   }
 }
 

@@ -18,6 +18,7 @@
 #include "kv/fast/fast_tier.h"
 #include "kv/fast/page_copy.h"
 #include "kv/kv_geometry.h"
+#include "kv/trace/access_recorder.h"
 #include "platform/compute_pool.h"
 #include "platform/memory.h"
 #include "sparse/layer_attention.h"
@@ -39,11 +40,13 @@ struct MirrorCounters {
 
 class MirrorAttention final : public LayerAttention {
  public:
-  // `link` may be null: copies take the time they take. REQUIRES: the tier has a worker and a ring
-  // per worker of the pool.
+  // `link` may be null: copies take the time they take. `recorder` may be null: nothing is
+  // recorded. REQUIRES: the tier and the recorder have a worker, the tier a ring, per worker of the
+  // pool.
   MirrorAttention(const kv::KvGeometry& geometry,
                   kv::FastTier& tier,
                   kv::EmulatedLink* link,
+                  kv::AccessRecorder* recorder,
                   platform::ComputePool& pool,
                   const kernels::KernelTable& kernels);
   ~MirrorAttention() override;
@@ -58,9 +61,13 @@ class MirrorAttention final : public LayerAttention {
   struct Worker;
   class HeadTask;
 
+  // Which rows the step appends to which sequences.
+  void RecordRows() const;
+
   const kv::KvGeometry geometry_;
   kv::FastTier& tier_;
   kv::EmulatedLink* const link_;
+  kv::AccessRecorder* const recorder_;
   platform::ComputePool& pool_;
   const kernels::KernelTable& kernels_;
   const StepJobs* jobs_ = nullptr;

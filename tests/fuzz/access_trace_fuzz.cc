@@ -11,26 +11,27 @@
 #include "kv/disk/byte_codec.h"
 #include "kv/disk/crc32c.h"
 #include "kv/fast/frame_pool.h"
-#include "kv/sim/access_trace.h"
-#include "kv/sim/access_trace_format.h"
 #include "kv/sim/recorded_run.h"
 #include "kv/sim/request_trace.h"
+#include "kv/trace/access_trace.h"
+#include "kv/trace/access_trace_format.h"
 
 namespace {
 
+namespace kv = spindle::kv;
 namespace disk = spindle::kv::disk;
 namespace sim = spindle::kv::sim;
 
 void FixChecksums(std::span<uint8_t> bytes) {
-  if (bytes.size() < sim::kAccessHeaderBytes) {
+  if (bytes.size() < kv::kAccessHeaderBytes) {
     return;
   }
-  constexpr size_t kCrcAt = sim::kAccessHeaderBytes - sizeof(uint32_t);
+  constexpr size_t kCrcAt = kv::kAccessHeaderBytes - sizeof(uint32_t);
   disk::PutAt(bytes, kCrcAt, disk::Crc32c(bytes.first(kCrcAt)));
-  std::span<uint8_t> rest = bytes.subspan(sim::kAccessHeaderBytes);
-  while (rest.size() >= sim::kAccessBlockMinBytes) {
+  std::span<uint8_t> rest = bytes.subspan(kv::kAccessHeaderBytes);
+  while (rest.size() >= kv::kAccessBlockMinBytes) {
     const size_t body_bytes =
-        sim::kAccessBlockHeaderBytes + uint64_t{disk::GetAt<uint32_t>(rest, 4)};
+        kv::kAccessBlockHeaderBytes + uint64_t{disk::GetAt<uint32_t>(rest, 4)};
     if (body_bytes + sizeof(uint32_t) > rest.size()) {
       return;
     }
@@ -52,18 +53,18 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     }
   }
   FixChecksums(copy);
-  auto reader = sim::AccessTraceReader::Open(copy);
+  auto reader = kv::AccessTraceReader::Open(copy);
   if (!reader.ok()) {
     return 0;
   }
-  sim::AccessRecord record;
+  kv::AccessRecord record;
   while (true) {
     const auto found = reader->Next(&record);
     if (!found.ok() || !*found) {
       break;
     }
     SPINDLE_CHECK(std::is_sorted(record.ids.begin(), record.ids.end()));
-    SPINDLE_CHECK(record.ids.empty() || record.ids.back() < spindle::kv::FrameWord::kMaxPages);
+    SPINDLE_CHECK(record.ids.empty() || record.ids.back() < kv::FrameWord::kMaxPages);
     SPINDLE_CHECK(record.hit_bits.empty() || record.hit_bits.size() == (record.ids.size() + 7) / 8);
   }
   if (reader->header().geometry.num_layers * reader->header().geometry.num_kv_heads <= 1024) {

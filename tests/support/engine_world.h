@@ -103,7 +103,8 @@ class EngineWorld {
     std::optional<kv::disk::DiskOptions> disk = std::nullopt;  // a disk tier
     kv::disk::DiskFiles* files = nullptr;                      // of the disk tier
     kv::SessionOptions sessions = {};
-    Digest fingerprint{};  // of the model, as the disk tier sees it
+    Digest fingerprint{};          // of the model, as the disk tier sees it
+    kv::KvTrace* trace = nullptr;  // of requests; outlives the world
   };
 
   explicit EngineWorld(const Options& options)
@@ -116,12 +117,20 @@ class EngineWorld {
         metrics(registry, *store, {options.max_model_len, options.engine.prefix_cache}),
         throughput(options.engine.max_num_seqs),
         inbox(std::make_shared<engine::Inbox>(options_.engine)),
-        desk(options_.engine, runner, *store, /*fast=*/nullptr, inbox, throughput, clock),
+        desk(options_.engine,
+             runner,
+             *store,
+             /*fast=*/nullptr,
+             options_.trace == nullptr ? nullptr : &options_.trace->requests(),
+             inbox,
+             throughput,
+             clock),
         core({options_.engine,
               runner,
               *store,
               disk.get(),
               /*fast=*/{},
+              options_.trace,
               NaiveLogitKernels(),
               end_tokens_,
               metrics,

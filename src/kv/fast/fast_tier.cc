@@ -261,7 +261,7 @@ class FastTier::Impl {
 
   [[nodiscard]] const FramePool& pool() const { return pool_; }
 
-  [[nodiscard]] uint32_t max_group_frames() const { return options_.max_group_frames; }
+  [[nodiscard]] const FastTierOptions& options() const { return options_; }
 
   [[nodiscard]] absl::Status CheckIntegrity() const {
     std::vector<bool> run_is_owned(pool_.num_runs(), false);
@@ -423,8 +423,8 @@ FastMetadataBytes FastTier::MetadataBytes() const {
   return impl_->MetadataBytes();
 }
 
-uint32_t FastTier::max_group_frames() const {
-  return impl_->max_group_frames();
+const FastTierOptions& FastTier::options() const {
+  return impl_->options();
 }
 
 const FramePool& FastTier::pool() const {

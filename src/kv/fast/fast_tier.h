@@ -161,6 +161,8 @@ class FastTier {
   // Ends the set. REQUIRES: as Drop.
   void Close(CacheSetId set);
 
+  [[nodiscard]] const FastTierOptions& options() const;
+
   [[nodiscard]] BudgetGroupId budget_group(CacheSetId set) const;
 
   // O(frames of the set).
@@ -170,8 +172,6 @@ class FastTier {
   [[nodiscard]] FastMetadataBytes MetadataBytes() const;
 
   [[nodiscard]] const FramePool& pool() const;
-
-  [[nodiscard]] uint32_t max_group_frames() const;
 
   // Frames that no ring and no group has.
   [[nodiscard]] uint64_t num_free_frames() const {

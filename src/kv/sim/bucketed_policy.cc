@@ -37,20 +37,25 @@ absl::StatusOr<std::unique_ptr<BucketedPolicy>> BucketedPolicy::Create(
   tier.max_group_frames = options.max_frames;
   tier.pass_unit_tokens = kStripeTokens;
   tier.ring_frames = kRunFrames;  // nothing is attended, so nothing is gained by fewer passes
-  tier.fast_bytes = (uint64_t{options.max_frames} + tier.ring_frames) * tier.geometry.page_bytes();
+  tier.fast_bytes = (uint64_t{options.num_groups} * options.max_frames + tier.ring_frames) *
+                    tier.geometry.page_bytes();
   // Directory, refault maps and leaves of 64 slots are 0.25 + 0.25 + 2 bytes per page.
-  tier.metadata_bytes = (uint64_t{1} << 20) + uint64_t{8} * options.num_pages;
-  SPINDLE_ASSIGN_OR_RETURN(std::unique_ptr<FastTier> made,
+  tier.metadata_bytes = (uint64_t{1} << 20) + uint64_t{8} * options.num_pages * options.num_groups;
+  SPINDLE_ASSIGN_OR_RETURN(std::shared_ptr<FastTier> made,
                            FastTier::Create(tier, *kernels::BestKernels()));
   SPINDLE_ASSIGN_OR_RETURN(const CacheSetId set, made->Open(BudgetGroupId(0), options.num_pages));
   return std::unique_ptr<BucketedPolicy>(new BucketedPolicy(options, std::move(made), set));
 }
 
-uint32_t BucketedPolicy::StepWith(Caching caching,
-                                  std::span<const uint32_t> pages,
-                                  std::span<uint8_t> is_hit) {
+absl::StatusOr<std::unique_ptr<BucketedPolicy>> BucketedPolicy::OpenAnother() const {
+  SPINDLE_ASSIGN_OR_RETURN(const CacheSetId set, tier_->Open(BudgetGroupId(0), options_.num_pages));
+  return std::unique_ptr<BucketedPolicy>(new BucketedPolicy(options_, tier_, set));
+}
+
+uint32_t BucketedPolicy::Select(Caching caching,
+                                std::span<const uint32_t> pages,
+                                std::span<uint8_t> is_hit) {
   const GroupRef group = GroupOf(set_);
-  tier_->BeginStep(set_);
   tier_->Plan(/*worker=*/0, /*ring=*/0, group, pages, caching, &plan_);
   std::fill(is_hit.begin(), is_hit.end(), uint8_t{1});
   for (const PageLoad& load : plan_.loads) {

@@ -1,5 +1,6 @@
 // Bucketed LRU as a policy of the simulator: one cache group of the fast tier itself, whose frames
-// hold nothing. Also follows the sizes that a server gave the group when its trace was recorded.
+// hold nothing. Also follows what a server did with the group when its trace was recorded: sizes,
+// pauses, several selections in a step, forks.
 // Thread-safety: thread-compatible.
 #pragma once
 
@@ -19,6 +20,7 @@ struct BucketedOptions {
   uint32_t max_frames = 0;  // most that Resize will ask for: a multiple of 8 in 8 … 65,528
   uint32_t num_pages = 0;   // ids are below; 1 … 4,194,304
   uint32_t max_step_pages = 0;
+  uint32_t num_groups = 1;  // that may exist beside each other
 };
 
 class BucketedPolicy final : public PagePolicy {
@@ -28,12 +30,24 @@ class BucketedPolicy final : public PagePolicy {
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<BucketedPolicy>> Create(
       const BucketedOptions& options);
 
+  // Another group without frames beside this one, for Adopt. ERRORS: kResourceExhausted (memory).
+  [[nodiscard]] absl::StatusOr<std::unique_ptr<BucketedPolicy>> OpenAnother() const;
+
+  ~BucketedPolicy() override { tier_->Close(set_); }
+
+  BucketedPolicy(const BucketedPolicy&) = delete;
+  BucketedPolicy& operator=(const BucketedPolicy&) = delete;
+
   uint32_t Step(std::span<const uint32_t> pages, std::span<uint8_t> is_hit) override {
-    return StepWith(Caching::kLru, pages, is_hit);
+    BeginStep();
+    return Select(Caching::kLru, pages, is_hit);
   }
 
-  // The same with what the server wanted to keep of the pages that it missed.
-  uint32_t StepWith(Caching caching, std::span<const uint32_t> pages, std::span<uint8_t> is_hit);
+  // The same in two parts, for steps with several selections, and with what the server wanted to
+  // keep of the pages that it missed.
+  void BeginStep() { tier_->BeginStep(set_); }
+
+  uint32_t Select(Caching caching, std::span<const uint32_t> pages, std::span<uint8_t> is_hit);
 
   // See FastTier::Resize. ERRORS: kInvalidArgument (not a multiple of 8, over max_frames).
   [[nodiscard]] absl::Status Resize(uint32_t frames);
@@ -41,14 +55,18 @@ class BucketedPolicy final : public PagePolicy {
   // The sequence is paused: all frames and pages go.
   void Pause();
 
+  // See FastTier::Adopt. REQUIRES: this group is new; the parent comes from OpenAnother of it, or
+  // the other way round.
+  void Adopt(const BucketedPolicy& parent) { tier_->Adopt(set_, parent.set_); }
+
   [[nodiscard]] CacheSetStats Stats() const { return tier_->Stats(set_); }
 
  private:
-  BucketedPolicy(const BucketedOptions& options, std::unique_ptr<FastTier> tier, CacheSetId set)
+  BucketedPolicy(const BucketedOptions& options, std::shared_ptr<FastTier> tier, CacheSetId set)
       : options_(options), tier_(std::move(tier)), set_(set), plan_(options.max_step_pages) {}
 
   BucketedOptions options_;
-  std::unique_ptr<FastTier> tier_;
+  std::shared_ptr<FastTier> tier_;  // shared by groups beside each other
   CacheSetId set_;
   GroupPlan plan_;
   bool is_covered_ = true;  // the directory covers all pages

@@ -34,6 +34,8 @@ class Loader {
       case AccessKind::kEnd:
         End(record.request);
         return absl::OkStatus();
+      case AccessKind::kFork:
+        return Fork(record);
       case AccessKind::kAppend:
       case AccessKind::kPrefill:
         return absl::OkStatus();  // rows go to the host and to frames there are: no page moves
@@ -43,6 +45,7 @@ class Loader {
 
  private:
   using GroupKey = std::tuple<uint16_t, uint16_t, uint8_t>;  // request, layer, head
+  using Change = RecordedGroup::Change;
 
   absl::Status Select(const AccessRecord& record) {
     num_accesses_ += record.ids.size();
@@ -53,6 +56,7 @@ class Loader {
                              FindOrAdd({record.request, record.layer, record.head}));
     const bool had_all = group->was_hit.size() == group->selections.num_accesses();
     group->selections.Append(record.ids);
+    group->server_steps.push_back(record.step);
     group->caching.push_back(record.caching);
     if (!had_all || (record.hit_bits.empty() && !record.ids.empty())) {
       group->was_hit.clear();
@@ -76,9 +80,7 @@ class Loader {
         const GroupKey key = {
             record.request, static_cast<uint16_t>(layer), static_cast<uint8_t>(head)};
         SPINDLE_ASSIGN_OR_RETURN(RecordedGroup* const group, FindOrAdd(key));
-        group->sizes.push_back({.step = group->selections.num_steps(),
-                                .frames = record.ids.front(),
-                                .is_pause = false});
+        AddChange(*group, {.kind = Change::Kind::kResize, .frames = record.ids.front()});
       }
     }
     return absl::OkStatus();
@@ -86,9 +88,46 @@ class Loader {
 
   void Pause(uint16_t request) {
     for (auto place = FirstOf(request); place != EndOf(request); ++place) {
-      RecordedGroup& group = run_->groups[place->second];
-      group.sizes.push_back({.step = group.selections.num_steps(), .frames = 0, .is_pause = true});
+      AddChange(run_->groups[place->second], {.kind = Change::Kind::kPause});
     }
+  }
+
+  // Groups of the parent that nothing has happened to yet have no pages to give.
+  absl::Status Fork(const AccessRecord& record) {
+    const auto parent_request = static_cast<uint16_t>(record.ids.front());
+    for (auto place = FirstOf(parent_request); place != EndOf(parent_request); ++place) {
+      const size_t parent = place->second;
+      const auto [request, layer, head] = place->first;
+      if (IsFork(run_->groups[parent])) {
+        return absl::InvalidArgumentError(
+            "page-access trace: request " + std::to_string(record.request) +
+            " is the fork of a fork, in step " + std::to_string(record.step));
+      }
+      SPINDLE_ASSIGN_OR_RETURN(RecordedGroup* const child,
+                               FindOrAdd({record.request, layer, head}));
+      if (child->selections.num_steps() > 0 || IsFork(*child)) {
+        return absl::InvalidArgumentError(
+            "page-access trace: request " + std::to_string(record.request) +
+            " is forked when it is not new, in step " + std::to_string(record.step));
+      }
+      const RecordedGroup& of = run_->groups[parent];
+      AddChange(*child,
+                {.kind = Change::Kind::kFork,
+                 .parent = parent,
+                 .parent_steps = of.selections.num_steps(),
+                 .parent_changes = of.changes.size()});
+    }
+    return absl::OkStatus();
+  }
+
+  static bool IsFork(const RecordedGroup& group) {
+    return std::ranges::any_of(
+        group.changes, [](const Change& change) { return change.kind == Change::Kind::kFork; });
+  }
+
+  static void AddChange(RecordedGroup& group, Change change) {
+    change.step = group.selections.num_steps();
+    group.changes.push_back(change);
   }
 
   void End(uint16_t request) {
@@ -154,48 +193,114 @@ absl::StatusOr<RecordedRun> LoadRecordedRun(std::span<const uint8_t> bytes, uint
   return run;
 }
 
-absl::StatusOr<ReplayResult> ReplayRecordedSizes(const LruOptions& lru,
-                                                 const RecordedGroup& group) {
-  const SelectionTrace& trace = group.selections;
-  ReplayResult result;
-  if (trace.num_pages() == 0) {
-    return result;
+namespace {
+
+using Change = RecordedGroup::Change;
+
+// One group on its way through its selections and changes.
+class Replay {
+ public:
+  Replay(const RecordedRun& run, const RecordedGroup& group, BucketedPolicy& policy)
+      : run_(run), group_(group), policy_(policy), is_hit_(group.selections.max_step_pages()) {}
+
+  absl::Status RunTo(uint32_t end_step, size_t end_change) {
+    for (; step_ < end_step; ++step_) {
+      SPINDLE_RETURN_IF_ERROR(ApplyChanges(end_change));
+      Select();
+    }
+    return ApplyChanges(end_change);
   }
-  uint32_t max_frames = kRunFrames;
-  for (const RecordedGroup::SizeChange& size : group.sizes) {
-    max_frames = std::max(max_frames, size.frames);
+
+  [[nodiscard]] const ReplayResult& result() const { return result_; }
+
+ private:
+  // Those in front of the next selection.
+  absl::Status ApplyChanges(size_t end) {
+    for (; change_ < end && group_.changes[change_].step == step_; ++change_) {
+      SPINDLE_RETURN_IF_ERROR(Apply(group_.changes[change_]));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Apply(const Change& change) {
+    switch (change.kind) {
+      case Change::Kind::kResize:
+        return policy_.Resize(change.frames);
+      case Change::Kind::kPause:
+        policy_.Pause();
+        return absl::OkStatus();
+      case Change::Kind::kFork:
+        return Fork(change);
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Fork(const Change& change) {
+    SPINDLE_ASSIGN_OR_RETURN(const std::unique_ptr<BucketedPolicy> policy, policy_.OpenAnother());
+    Replay parent(run_, run_.groups[change.parent], *policy);
+    SPINDLE_RETURN_IF_ERROR(parent.RunTo(change.parent_steps, change.parent_changes));
+    policy_.Adopt(*policy);
+    return absl::OkStatus();
+  }
+
+  void Select() {
+    const SelectionTrace& trace = group_.selections;
+    const std::span<const uint32_t> pages = trace.step(step_);
+    if (step_ == 0 || group_.server_steps[step_] != group_.server_steps[step_ - 1]) {
+      policy_.BeginStep();
+    }
+    const uint32_t hits =
+        policy_.Select(group_.caching[step_], pages, std::span(is_hit_).first(pages.size()));
+    if (step_ >= trace.warmup_steps()) {
+      result_.count += {pages.size(), hits};
+    }
+    if (!group_.was_hit.empty()) {
+      const auto recorded =
+          std::span(group_.was_hit).subspan(trace.step_begin(step_), pages.size());
+      for (size_t i = 0; i < pages.size(); ++i) {
+        result_.differences += is_hit_[i] != recorded[i] ? 1U : 0U;
+      }
+      result_.compared += pages.size();
+    }
+  }
+
+  const RecordedRun& run_;
+  const RecordedGroup& group_;
+  BucketedPolicy& policy_;
+  std::vector<uint8_t> is_hit_;
+  uint32_t step_ = 0;
+  size_t change_ = 0;
+  ReplayResult result_;
+};
+
+void Widen(const RecordedGroup& group, BucketedOptions* options) {
+  for (const Change& change : group.changes) {
+    options->max_frames = std::max(options->max_frames, change.frames);
+  }
+  options->num_pages = std::max(options->num_pages, group.selections.num_pages());
+  options->max_step_pages = std::max(options->max_step_pages, group.selections.max_step_pages());
+}
+
+}  // namespace
+
+absl::StatusOr<ReplayResult> ReplayRecordedSizes(const RecordedRun& run, size_t group) {
+  const RecordedGroup& replayed = run.groups[group];
+  if (replayed.selections.num_pages() == 0) {
+    return ReplayResult();
+  }
+  BucketedOptions options{.lru = run.header.lru, .max_frames = kRunFrames};
+  Widen(replayed, &options);
+  for (const Change& change : replayed.changes) {
+    if (change.kind == Change::Kind::kFork) {
+      Widen(run.groups[change.parent], &options);
+      options.num_groups = 2;
+    }
   }
   SPINDLE_ASSIGN_OR_RETURN(const std::unique_ptr<BucketedPolicy> policy,
-                           BucketedPolicy::Create({.lru = lru,
-                                                   .max_frames = max_frames,
-                                                   .num_pages = trace.num_pages(),
-                                                   .max_step_pages = trace.max_step_pages()}));
-  std::vector<uint8_t> is_hit(trace.max_step_pages());
-  size_t next_size = 0;
-  for (uint32_t step = 0; step < trace.num_steps(); ++step) {
-    for (; next_size < group.sizes.size() && group.sizes[next_size].step == step; ++next_size) {
-      const RecordedGroup::SizeChange& size = group.sizes[next_size];
-      if (size.is_pause) {
-        policy->Pause();
-      } else {
-        SPINDLE_RETURN_IF_ERROR(policy->Resize(size.frames));
-      }
-    }
-    const std::span<const uint32_t> pages = trace.step(step);
-    const uint32_t hits =
-        policy->StepWith(group.caching[step], pages, std::span(is_hit).first(pages.size()));
-    if (step >= trace.warmup_steps()) {
-      result.count += {pages.size(), hits};
-    }
-    if (!group.was_hit.empty()) {
-      const auto recorded = std::span(group.was_hit).subspan(trace.step_begin(step), pages.size());
-      for (size_t i = 0; i < pages.size(); ++i) {
-        result.differences += is_hit[i] != recorded[i] ? 1U : 0U;
-      }
-      result.compared += pages.size();
-    }
-  }
-  return result;
+                           BucketedPolicy::Create(options));
+  Replay replay(run, replayed, *policy);
+  SPINDLE_RETURN_IF_ERROR(replay.RunTo(replayed.selections.num_steps(), replayed.changes.size()));
+  return replay.result();
 }
 
 }  // namespace spindle::kv::sim

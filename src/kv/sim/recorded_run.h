@@ -8,27 +8,40 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "kv/sim/access_trace.h"
 #include "kv/sim/page_policy.h"
 #include "kv/sim/selection_trace.h"
+#include "kv/trace/access_trace.h"
 
 namespace spindle::kv::sim {
 
 // One (request, layer, KV head), from its first record to the end of the request.
 struct RecordedGroup {
-  // Frames of the group from a step on; a pause takes all frames and pages away.
-  struct SizeChange {
-    uint32_t step = 0;  // index into the selections
+  // What happened to the group beside selections.
+  struct Change {
+    enum class Kind : uint8_t {
+      kResize,  // has `frames` from now on
+      kPause,   // all frames and pages go
+      kFork,    // begins with pages of another group, as far as its frames reach
+    };
+
+    uint32_t step = 0;  // index of the selection that comes next
+    Kind kind = Kind::kResize;
     uint32_t frames = 0;
-    bool is_pause = false;
+    // kFork: of the run's groups, and how many selections and changes that one had had by then.
+    size_t parent = 0;
+    uint32_t parent_steps = 0;
+    size_t parent_changes = 0;
   };
 
   uint32_t request = 0;  // counts requests of the trace, from 0
   uint16_t layer = 0;
   uint8_t head = 0;
   SelectionTrace selections{0, 0};
-  std::vector<Caching> caching;   // [selections.num_steps()]; only a replay heeds it
-  std::vector<SizeChange> sizes;  // ascending step
+  // [selections.num_steps()] Step of the server, the same for several selections in one; and what
+  // was kept. Only a replay heeds them.
+  std::vector<uint32_t> server_steps;
+  std::vector<Caching> caching;
+  std::vector<Change> changes;  // ascending step
   // [selections.num_accesses()] 1 = was resident; empty when some step has no such record.
   std::vector<uint8_t> was_hit;
 };
@@ -57,8 +70,9 @@ struct ReplayResult {
   uint64_t differences = 0;  // of those, how many the replay sees differently
 };
 
-// ERRORS: those of BucketedPolicy::Create.
-[[nodiscard]] absl::StatusOr<ReplayResult> ReplayRecordedSizes(const LruOptions& lru,
-                                                               const RecordedGroup& group);
+// `group`: index. A fork replays its parent up to there as well. ERRORS: those of
+// BucketedPolicy::Create.
+[[nodiscard]] absl::StatusOr<ReplayResult> ReplayRecordedSizes(const RecordedRun& run,
+                                                               size_t group);
 
 }  // namespace spindle::kv::sim

@@ -9,6 +9,7 @@
 
 #include "base/read_file.h"
 #include "base/status_macros.h"
+#include "kv/trace/request_recorder.h"
 
 namespace spindle::kv::sim {
 namespace {
@@ -38,6 +39,15 @@ class Parser {
     const json line = json::parse(text, /*cb=*/nullptr, /*allow_exceptions=*/false);
     if (!line.is_object()) {
       return absl::InvalidArgumentError("not a JSON object");
+    }
+    if (const auto cut = line.find("cut"); cut != line.end()) {
+      if (!cut->is_boolean()) {
+        return BadField("cut", "true or false");
+      }
+      if (cut->get<bool>()) {
+        trace_.is_cut = true;
+        return absl::OkStatus();
+      }
     }
     TraceRequest request;
     SPINDLE_ASSIGN_OR_RETURN(request.timestamp_ms, Number(line, "timestamp", kMaxTimestampMs));
@@ -97,7 +107,7 @@ class Parser {
   absl::Status AddUnits(const json& line, TraceRequest* request) {
     const auto ids = line.find("hash_ids");
     const uint64_t wanted =
-        (uint64_t{request->input_tokens} + kTraceBlockTokens - 1) / kTraceBlockTokens;
+        (uint64_t{request->input_tokens} + kTraceUnitTokens - 1) / kTraceUnitTokens;
     if (ids == line.end() || !ids->is_array() || ids->size() != wanted) {
       return BadField("hash_ids",
                       "a list of one id per 512 tokens of input_length: " + std::to_string(wanted));

@@ -101,6 +101,13 @@ TEST(MemoryPlanTest, EveryBoundOfTheFrontEndsHasALine) {
   EXPECT_EQ(BytesOf(Plan(options), "large HTTP bodies"), 0U) << "chat has no front end";
 }
 
+TEST(MemoryPlanTest, TracesTakeMemoryForTheirBuffers) {
+  LoadOptions options;
+  EXPECT_EQ(BytesOf(Plan(options), "buffers of traces"), 0U);
+  options.kv.trace_path = "/traces";
+  EXPECT_EQ(BytesOf(Plan(options), "buffers of traces"), 64 * kMiB);
+}
+
 TEST(MemoryPlanTest, TheDiskTierTakesMemoryForItsIndexAndQueues) {
   LoadOptions options;
   EXPECT_EQ(BytesOf(Plan(options), "index of the disk tier"), 0U);

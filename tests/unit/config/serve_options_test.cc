@@ -35,6 +35,21 @@ TEST(ServeOptionsTest, AModelIsRequired) {
   EXPECT_FALSE(ParseServe({}).ok());
 }
 
+TEST(ServeOptionsTest, TracesAreOffAndTheirSizeHasARange) {
+  const auto usual = ParseServe({"m.gguf"});
+  EXPECT_EQ(usual->load.kv.trace_path, "");
+  EXPECT_EQ(usual->load.kv.trace_file_bytes, uint64_t{256} << 20);
+  const auto traced = ParseServe({"m.gguf", "--kv-trace", "/t", "--kv-trace-bytes", "64KiB"});
+  ASSERT_TRUE(traced.ok()) << traced.status();
+  EXPECT_EQ(traced->load.kv.trace_path, "/t");
+  EXPECT_EQ(traced->load.kv.trace_file_bytes, 65536U);
+  for (const char* bytes : {"65535", "1073741825", "0"}) {
+    const absl::Status status = ParseServe({"m.gguf", "--kv-trace-bytes", bytes}).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << bytes;
+    EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr("--kv-trace-bytes"));
+  }
+}
+
 TEST(ServeOptionsTest, SpellingsOfOtherServersWork) {
   const auto options =
       ParseServe({"m.gguf", "-c",   "4096", "-np",    "2",   "-b", "256", "-t",

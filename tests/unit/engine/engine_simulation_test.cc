@@ -4,15 +4,19 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <memory>
 #include <random>
+#include <set>
 #include <string>
 
 #include <gtest/gtest.h>
 
 #include "engine/end_cause.h"
 #include "engine/engine_core.h"
+#include "kv/sim/request_trace.h"
 #include "support/engine_world.h"
 #include "support/random_seed.h"
+#include "support/temp_folder.h"
 
 namespace spindle::engine {
 namespace {
@@ -50,10 +54,21 @@ class World {
   explicit World(uint64_t seed) : seed_(seed), random_(seed), storm_(seed % 4 == 0) {}
 
   void Run(Totals* totals) {
-    const EngineWorld::Options options = RandomOptions();
+    EngineWorld::Options options = RandomOptions();
+    const test::TempFolder folder;
+    std::unique_ptr<kv::KvTrace> trace;
+    if (seed_ % 8 == 1) {
+      trace = kv::KvTrace::Create(
+                  {.path = folder.path() + "/run", .max_file_bytes = kv::kMaxAccessTraceBytes})
+                  .value();
+      options.trace = trace.get();
+    }
     EngineWorld world(options);
     MakeActors();
     Drive(world);
+    if (trace != nullptr) {
+      CheckTrace(*trace, folder.path() + "/run-requests.jsonl");
+    }
     for (Actor& actor : actors_) {
       Check(actor, options, totals);
     }
@@ -175,6 +190,24 @@ class World {
         }
       }
     }
+  }
+
+  // Every accepted request is there once, however it ended.
+  void CheckTrace(kv::KvTrace& trace, const std::string& path) {
+    trace.Finish();
+    const auto requests = kv::sim::ReadRequestTrace(path);
+    ASSERT_TRUE(requests.ok()) << requests.status();
+    std::multiset<uint32_t> expected;
+    for (const Actor& actor : actors_) {
+      if (!actor.refused) {
+        expected.insert(static_cast<uint32_t>(actor.request.prompt.size()));
+      }
+    }
+    std::multiset<uint32_t> found;
+    for (const kv::sim::TraceRequest& request : requests->requests) {
+      found.insert(request.input_tokens);
+    }
+    EXPECT_EQ(found, expected);
   }
 
   // What is still active, for a failure's message.

@@ -11,8 +11,8 @@
 
 #include "base/read_file.h"
 #include "cli/kv_sim.h"
-#include "kv/sim/access_trace.h"
 #include "kv/sim/page_policy.h"
+#include "kv/trace/access_trace.h"
 #include "support/temp_folder.h"
 
 namespace spindle::cli {
@@ -117,17 +117,16 @@ TEST(KvSimCommand, ASavedTraceGivesTheSameHits) {
 
 TEST(KvSimCommand, ReplaysRecordedSizesAndComparesTheHits) {
   const test::TempFolder folder;
-  kv::sim::AccessTraceHeader header;
+  kv::AccessTraceHeader header;
   header.geometry = {.num_layers = 1, .num_kv_heads = 1, .head_dim = 64};
   header.algorithm = "quest";
   const std::string path = folder.path() + "/trace";
-  auto writer =
-      kv::sim::AccessTraceWriter::Create(path, header, kv::sim::kMaxAccessTraceBytes).value();
+  auto writer = kv::AccessTraceWriter::Create(path, header, kv::kMaxAccessTraceBytes).value();
   const std::vector<uint32_t> frames = {8};
   const std::vector<uint32_t> pages = {1, 5};
   const std::vector<uint8_t> none = {0};
   const std::vector<uint8_t> all = {3};
-  using kv::sim::AccessKind;
+  using kv::AccessKind;
   ASSERT_TRUE(writer->Append({.kind = AccessKind::kResize, .ids = frames, .hit_bits = {}}).ok());
   ASSERT_TRUE(writer->Append({.ids = pages, .hit_bits = none}).ok());
   ASSERT_TRUE(writer->Append({.step = 1, .ids = pages, .hit_bits = all}).ok());
@@ -140,6 +139,9 @@ TEST(KvSimCommand, ReplaysRecordedSizesAndComparesTheHits) {
   ASSERT_TRUE(report.ok()) << report.status();
   EXPECT_THAT(*report, HasSubstr("4 of 6 pages"));
   EXPECT_THAT(*report, HasSubstr("66.7"));
+  const json numbers = RunForJson(options);
+  EXPECT_EQ(numbers["recorded"]["compared_pages"], 6);
+  EXPECT_EQ(numbers["recorded"]["differences"], 2);
 }
 
 TEST(KvSimCommand, ReadsRequestTraces) {

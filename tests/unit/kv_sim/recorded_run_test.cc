@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include "kernels/registry.h"
 #include "kv/fast/fast_tier.h"
 #include "kv/sim/selection_generator.h"
+#include "kv/trace/access_trace.h"
 #include "support/temp_folder.h"
 
 namespace spindle::kv::sim {
@@ -80,27 +82,32 @@ class RecordingTier {
     Record(request, kAllLayers, kAllHeads, AccessKind::kPause, {}, {});
   }
 
+  // A request that goes on from where another is.
+  Request Fork(uint16_t number, const Request& parent, uint32_t frames) {
+    Request child{number, tier_->Open(BudgetGroupId(number), kPages).value(), parent.generators};
+    Resize(child, frames);
+    tier_->Adopt(child.set, parent.set);
+    RecordFork(child, parent);
+    return child;
+  }
+
+  void RecordFork(const Request& child, const Request& parent) {
+    Record(child, kAllLayers, kAllHeads, AccessKind::kFork, {parent.number}, {});
+  }
+
   void Close(const Request& request) {
     tier_->Close(request.set);
     Record(request, kAllLayers, kAllHeads, AccessKind::kEnd, {}, {});
   }
 
-  void Step(Request& request) {
+  // `num_selections`: of every group.
+  void Step(Request& request, uint32_t num_selections = 1) {
     tier_->BeginStep(request.set);
-    std::vector<uint32_t> pages;
-    GroupPlan plan(kSelected);
     for (uint16_t layer = 0; layer < kLayers; ++layer) {
       for (uint8_t head = 0; head < kHeads; ++head) {
-        request.generators[layer * kHeads + head].Next(&pages);
-        const GroupRef group{request.set, LayerIdx(layer), KvHeadIdx(head)};
-        const Caching caching = CachingOf(request.number, layer);
-        tier_->Plan(0, 0, group, pages, caching, &plan);
-        std::vector<uint8_t> hit_bits(kSelected / 8, 0xFF);
-        for (const PageLoad& load : plan.loads) {
-          hit_bits[load.index / 8] &= static_cast<uint8_t>(~(1U << (load.index % 8)));
+        for (uint32_t i = 0; i < num_selections; ++i) {
+          Select(request, layer, head);
         }
-        tier_->Commit(group, plan);
-        Record(request, layer, head, AccessKind::kSelect, pages, hit_bits, caching);
         Record(request, layer, head, AccessKind::kAppend, {kPages - 1}, {});
       }
     }
@@ -119,6 +126,21 @@ class RecordingTier {
   void Finish() { ASSERT_TRUE(writer_->Finish().ok()); }
 
  private:
+  void Select(Request& request, uint16_t layer, uint8_t head) {
+    std::vector<uint32_t> pages;
+    GroupPlan plan(kSelected);
+    request.generators[layer * kHeads + head].Next(&pages);
+    const GroupRef group{request.set, LayerIdx(layer), KvHeadIdx(head)};
+    const Caching caching = CachingOf(request.number, layer);
+    tier_->Plan(0, 0, group, pages, caching, &plan);
+    std::vector<uint8_t> hit_bits(kSelected / 8, 0xFF);
+    for (const PageLoad& load : plan.loads) {
+      hit_bits[load.index / 8] &= static_cast<uint8_t>(~(1U << (load.index % 8)));
+    }
+    tier_->Commit(group, plan);
+    Record(request, layer, head, AccessKind::kSelect, pages, hit_bits, caching);
+  }
+
   void Record(const Request& request,
               uint16_t layer,
               uint8_t head,
@@ -195,6 +217,20 @@ std::span<const uint8_t> AsBytes(const std::string& text) {
   return {reinterpret_cast<const uint8_t*>(text.data()), text.size()};
 }
 
+ReplayResult ReplayAll(const RecordedRun& run) {
+  ReplayResult total;
+  for (size_t group = 0; group < run.groups.size(); ++group) {
+    const auto result = ReplayRecordedSizes(run, group);
+    EXPECT_TRUE(result.ok()) << result.status();
+    if (result.ok()) {
+      total.count += result->count;
+      total.compared += result->compared;
+      total.differences += result->differences;
+    }
+  }
+  return total;
+}
+
 TEST(RecordedRun, ReplaysEveryHitAndMiss) {
   const test::TempFolder folder;
   uint64_t hits = 0;
@@ -205,14 +241,9 @@ TEST(RecordedRun, ReplaysEveryHitAndMiss) {
   EXPECT_EQ(run->num_steps, 300U);
   EXPECT_EQ(run->groups.size(), 3 * kLayers * kHeads);
   EXPECT_EQ(run->ending, AccessTraceReader::Ending::kWhole);
-  ReplayResult total;
-  for (const RecordedGroup& group : run->groups) {
-    const auto result = ReplayRecordedSizes(run->header.lru, group);
-    ASSERT_TRUE(result.ok()) << result.status();
-    EXPECT_EQ(result->differences, 0U) << "request " << group.request << ", layer " << group.layer;
-    EXPECT_EQ(result->compared, group.selections.num_accesses());
-    total.count += result->count;
-  }
+  const ReplayResult total = ReplayAll(*run);
+  EXPECT_EQ(total.differences, 0U);
+  EXPECT_EQ(total.compared, total.count.accesses);
   EXPECT_EQ(total.count.hits, hits);
   EXPECT_EQ(total.count.accesses, uint64_t{300 + 280} * kLayers * kHeads * kSelected);
 }
@@ -221,15 +252,96 @@ TEST(RecordedRun, SeesWhenThePolicyIsAnother) {
   const test::TempFolder folder;
   uint64_t hits = 0;
   const std::string bytes = RecordLife(folder.path() + "/trace", &hits);
-  const auto run = LoadRecordedRun(AsBytes(bytes), 0);
+  auto run = LoadRecordedRun(AsBytes(bytes), 0);
   ASSERT_TRUE(run.ok()) << run.status();
-  uint64_t differences = 0;
-  for (const RecordedGroup& group : run->groups) {
-    const auto result = ReplayRecordedSizes({.range = 4, .quantum_steps = 3}, group);
-    ASSERT_TRUE(result.ok()) << result.status();
-    differences += result->differences;
+  run->header.lru = {.range = 4, .quantum_steps = 3};
+  EXPECT_GT(ReplayAll(*run).differences, 100U);
+}
+
+TEST(RecordedRun, SeveralSelectionsInAStepAgeOnce) {
+  const test::TempFolder folder;
+  const std::string path = folder.path() + "/trace";
+  RecordingTier tier(path);
+  RecordingTier::Request request = tier.Open(1, 7);
+  tier.Resize(request, 64);
+  for (uint32_t step = 0; step < 60; ++step) {
+    tier.Step(request, 1 + step % 3);
+    tier.EndStep();
   }
-  EXPECT_GT(differences, 100U);
+  tier.Finish();
+  const std::string bytes = ReadFile(path, kMaxAccessTraceBytes).value();
+  auto run = LoadRecordedRun(AsBytes(bytes), 0);
+  ASSERT_TRUE(run.ok()) << run.status();
+  EXPECT_EQ(run->num_steps, 60U);
+  const ReplayResult result = ReplayAll(*run);
+  EXPECT_EQ(result.differences, 0U);
+  EXPECT_EQ(result.count.hits, tier.hits());
+  for (RecordedGroup& group : run->groups) {
+    EXPECT_EQ(group.selections.num_steps(), 120U);
+    std::iota(group.server_steps.begin(), group.server_steps.end(), 0);  // each ages
+  }
+  EXPECT_GT(ReplayAll(*run).differences, 0U);
+}
+
+TEST(RecordedRun, ForksBeginWithTheirParentsPages) {
+  const test::TempFolder folder;
+  const std::string path = folder.path() + "/trace";
+  RecordingTier tier(path);
+  RecordingTier::Request parent = tier.Open(1, 8);
+  tier.Resize(parent, 40);
+  for (uint32_t step = 0; step < 50; ++step) {
+    tier.Step(parent);
+    tier.EndStep();
+  }
+  RecordingTier::Request larger = tier.Fork(2, parent, 64);
+  RecordingTier::Request smaller = tier.Fork(5, parent, 24);
+  tier.Resize(parent, 16);  // after the forks, in front of the same step
+  for (uint32_t step = 0; step < 50; ++step) {
+    tier.Step(parent);
+    tier.Step(larger);
+    tier.Step(smaller);
+    tier.EndStep();
+  }
+  tier.Finish();
+  const std::string bytes = ReadFile(path, kMaxAccessTraceBytes).value();
+  auto run = LoadRecordedRun(AsBytes(bytes), 0);
+  ASSERT_TRUE(run.ok()) << run.status();
+  EXPECT_EQ(run->num_requests, 3U);
+  const ReplayResult result = ReplayAll(*run);
+  EXPECT_EQ(result.differences, 0U);
+  EXPECT_EQ(result.compared, 200U * kLayers * kHeads * kSelected);
+  EXPECT_EQ(result.count.hits, tier.hits());
+  for (RecordedGroup& group : run->groups) {
+    std::erase_if(group.changes, [](const RecordedGroup::Change& change) {
+      return change.kind == RecordedGroup::Change::Kind::kFork;
+    });
+  }
+  EXPECT_GT(ReplayAll(*run).differences, 100U);  // they would begin with none
+}
+
+// Forks that no server makes: bounded work for any bytes.
+TEST(RecordedRun, RefusesForksOfForksAndOfOldRequests) {
+  const test::TempFolder folder;
+  const auto load = [&folder](const std::string& name, bool of_fork) {
+    RecordingTier tier(folder.path() + "/" + name);
+    RecordingTier::Request first = tier.Open(1, 1);
+    tier.Resize(first, 32);
+    tier.Step(first);
+    RecordingTier::Request second = tier.Fork(2, first, 32);
+    if (of_fork) {
+      tier.Fork(3, second, 32);
+    } else {
+      tier.Step(second);
+      tier.RecordFork(second, first);
+    }
+    tier.Finish();
+    const std::string bytes = ReadFile(folder.path() + "/" + name, kMaxAccessTraceBytes).value();
+    return LoadRecordedRun(AsBytes(bytes), 0).status();
+  };
+  for (const bool of_fork : {false, true}) {
+    const absl::Status status = load(of_fork ? "a" : "b", of_fork);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+  }
 }
 
 TEST(RecordedRun, WarmUpIsPerGroup) {

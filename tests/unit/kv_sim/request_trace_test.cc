@@ -82,6 +82,21 @@ TEST(RequestTrace, NamesTheLineAndTheFieldThatIsWrong) {
   }
 }
 
+TEST(RequestTrace, ACutLineIsNoRequest) {
+  const std::string request =
+      R"({"timestamp": 5, "input_length": 1, "output_length": 1, "hash_ids": [1], "cut": false})"
+      "\n";
+  const std::string cut =
+      R"({"timestamp": 5, "input_length": 0, "output_length": 0, "hash_ids": [], "cut": true})"
+      "\n";
+  EXPECT_FALSE(ParseRequestTrace(request)->is_cut);
+  const auto trace = ParseRequestTrace(request + cut);
+  ASSERT_TRUE(trace.ok()) << trace.status();
+  EXPECT_TRUE(trace->is_cut);
+  EXPECT_EQ(trace->requests.size(), 1U);
+  EXPECT_FALSE(ParseRequestTrace(R"({"cut": 1})").ok());
+}
+
 TEST(RequestTrace, SurvivesDeepNesting) {
   EXPECT_FALSE(ParseRequestTrace(std::string(200'000, '[')).ok());
 }

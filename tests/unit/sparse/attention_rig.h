@@ -36,6 +36,7 @@ struct RigOptions {
   bool mirror = false;            // through a fast tier …
   uint32_t frames_per_group = 0;  // … with so many frames for each group of a sequence
   kv::EmulatedLink* link = nullptr;
+  kv::AccessRecorder* recorder = nullptr;  // of the mirror mode
 };
 
 // Rows of one sequence in a step; `stream` selects the inputs.
@@ -67,7 +68,7 @@ class AttentionRig {
       MakeTier(geometry);
     }
     runtime_ = std::make_unique<AttentionRuntime>(
-        *store_, *pool_, *table_, FastMemory{tier_.get(), options.link});
+        *store_, *pool_, *table_, FastMemory{tier_.get(), options.link, options.recorder});
     BuildRope();
     for (uint32_t i = 0; i < options.head_dim; ++i) {
       q_norm_.push_back(1.0F + 0.3F * Value(1, i));
@@ -114,11 +115,24 @@ class AttentionRig {
   [[nodiscard]] SequenceId Open() {
     const SequenceId sequence = store_->Open(BudgetGroupId(1), {}, 0);
     if (tier_ != nullptr) {
-      const kv::CacheSetId set = tier_->Open(BudgetGroupId(1), max_pages()).value();
-      EXPECT_TRUE(tier_->Resize(set, options_.frames_per_group).ok());
-      sets_[sequence.value()] = set;
+      OpenSet(sequence);
+      Resize(sequence, options_.frames_per_group);
     }
     return sequence;
+  }
+
+  void OpenSet(SequenceId sequence) {
+    sets_[sequence.value()] = tier_->Open(BudgetGroupId(1), max_pages()).value();
+  }
+
+  // Of the mirror mode: what the engine's budget does.
+  void Resize(SequenceId sequence, uint32_t frames_per_group) {
+    const kv::CacheSetId set = SetOf(sequence);
+    EXPECT_TRUE(tier_->Cover(set, max_pages()).ok());
+    EXPECT_TRUE(tier_->Resize(set, frames_per_group).ok());
+    if (options_.recorder != nullptr) {
+      options_.recorder->Resize(set, frames_per_group);
+    }
   }
 
   // Of the mirror mode.

@@ -1,40 +1,28 @@
-#include "kv/sim/access_trace.h"
+#include "kv/trace/access_trace.h"
 
 #include <array>
-#include <cerrno>
-#include <system_error>
 #include <utility>
-
-#include <fcntl.h>
 
 #include "base/status_macros.h"
 #include "kv/disk/crc32c.h"
-#include "kv/sim/access_trace_format.h"
+#include "kv/trace/access_trace_format.h"
 
-namespace spindle::kv::sim {
+namespace spindle::kv {
 namespace {
 
 using disk::GetAt;
 using disk::PutAt;
 
-// Records are written when so many bytes have gathered.
+// Records are passed on when so many bytes have gathered.
 constexpr size_t kBlockBytes = size_t{1} << 16;
+static_assert(kBlockBytes + AccessTraceWriter::kMaxEncodedBytes <= kMaxBlockPayloadBytes);
 
-absl::Status FileError(const char* what) {
-  return absl::UnavailableError(std::string("page-access trace: ") + what + ": " +
-                                std::generic_category().message(errno));
-}
-
-absl::Status WriteAll(int fd, std::span<const uint8_t> bytes) {
-  while (!bytes.empty()) {
-    const ssize_t count = write(fd, bytes.data(), bytes.size());
-    if (count < 0 && errno == EINTR) {
-      continue;
-    }
-    if (count <= 0) {
-      return FileError("write");
-    }
-    bytes = bytes.subspan(static_cast<size_t>(count));
+absl::Status ValidateTrace(const AccessTraceHeader& header, uint64_t max_bytes) {
+  SPINDLE_RETURN_IF_ERROR(ValidateAccessHeader(header));
+  if (max_bytes < kMinAccessTraceBytes || max_bytes > kMaxAccessTraceBytes) {
+    return absl::InvalidArgumentError(
+        "size of a page-access trace must be in 65536..1073741824 bytes, got " +
+        std::to_string(max_bytes));
   }
   return absl::OkStatus();
 }
@@ -45,26 +33,26 @@ bool LooksLikeAccessTrace(std::span<const uint8_t> bytes) {
   return bytes.size() >= sizeof(disk::Magic) && GetAt<disk::Magic>(bytes, 0) == kAccessTraceMagic;
 }
 
-AccessTraceWriter::AccessTraceWriter(int fd, uint64_t max_bytes)
-    : file_(fd), max_bytes_(max_bytes), block_(kAccessBlockHeaderBytes) {}
+AccessTraceWriter::AccessTraceWriter(std::unique_ptr<TraceSink> sink, uint64_t max_bytes)
+    : sink_(std::move(sink)), max_bytes_(max_bytes) {
+  block_.reserve(kBlockBytes + kMaxEncodedBytes);
+  block_.resize(kAccessBlockHeaderBytes);
+}
 
 absl::StatusOr<std::unique_ptr<AccessTraceWriter>> AccessTraceWriter::Create(
     const std::string& path, const AccessTraceHeader& header, uint64_t max_bytes) {
-  SPINDLE_RETURN_IF_ERROR(ValidateAccessHeader(header));
-  if (max_bytes < kMinAccessTraceBytes || max_bytes > kMaxAccessTraceBytes) {
-    return absl::InvalidArgumentError(
-        "size of a page-access trace must be in 65536..1073741824 bytes, got " +
-        std::to_string(max_bytes));
-  }
-  constexpr mode_t kOwnerOnly = 0600;
-  const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, kOwnerOnly);
-  if (fd < 0) {
-    return errno == EEXIST ? absl::AlreadyExistsError(path + " exists") : FileError(path.c_str());
-  }
-  std::unique_ptr<AccessTraceWriter> writer(new AccessTraceWriter(fd, max_bytes));
+  SPINDLE_RETURN_IF_ERROR(ValidateTrace(header, max_bytes));
+  SPINDLE_ASSIGN_OR_RETURN(std::unique_ptr<TraceSink> file, TraceFile::Create(path));
+  return Create(std::move(file), header, max_bytes);
+}
+
+absl::StatusOr<std::unique_ptr<AccessTraceWriter>> AccessTraceWriter::Create(
+    std::unique_ptr<TraceSink> sink, const AccessTraceHeader& header, uint64_t max_bytes) {
+  SPINDLE_RETURN_IF_ERROR(ValidateTrace(header, max_bytes));
   std::array<uint8_t, kAccessHeaderBytes> bytes;
   EncodeAccessHeader(header, bytes);
-  SPINDLE_RETURN_IF_ERROR(WriteAll(fd, bytes));
+  SPINDLE_RETURN_IF_ERROR(sink->Write(bytes));
+  std::unique_ptr<AccessTraceWriter> writer(new AccessTraceWriter(std::move(sink), max_bytes));
   writer->written_bytes_ = bytes.size();
   return writer;
 }
@@ -78,29 +66,43 @@ absl::Status AccessTraceWriter::WriteBlock(uint32_t flags) {
   const uint32_t crc = disk::Crc32c(block_);
   block_.resize(block_.size() + sizeof(crc));
   PutAt<uint32_t>(block_, block_.size() - sizeof(crc), crc);
-  const absl::Status status = WriteAll(file_.get(), block_);
-  written_bytes_ += block_.size();
+  absl::Status status = sink_->Write(block_);
+  if (status.ok()) {
+    written_bytes_ += block_.size();
+    num_kept_records_ += num_records_;
+  } else {
+    num_dropped_records_ += num_records_;
+  }
   block_.resize(kAccessBlockHeaderBytes);
   num_records_ = 0;
+  if (absl::IsResourceExhausted(status)) {
+    return absl::OkStatus();  // the last block will say so
+  }
   is_open_ = status.ok();
   return status;
 }
 
 absl::Status AccessTraceWriter::Append(const AccessRecord& record) {
-  if (!is_open_) {
+  if (!is_recording()) {
     ++num_dropped_records_;
     return absl::OkStatus();
   }
   record_.clear();
   EncodeAccessRecord(record, &record_);
+  return AppendEncoded(record_, 1);
+}
+
+absl::Status AccessTraceWriter::AppendEncoded(std::span<const uint8_t> bytes,
+                                              uint32_t num_records) {
+  SPINDLE_CHECK(bytes.size() <= kMaxEncodedBytes);
   // This block and a last, empty one must fit.
-  const uint64_t needed = block_.size() + record_.size() + sizeof(uint32_t) + kAccessBlockMinBytes;
-  if (written_bytes_ + needed > max_bytes_ || num_dropped_records_ > 0) {
-    ++num_dropped_records_;
+  const uint64_t needed = block_.size() + bytes.size() + sizeof(uint32_t) + kAccessBlockMinBytes;
+  if (!is_recording() || written_bytes_ + needed > max_bytes_) {
+    num_dropped_records_ += num_records;
     return absl::OkStatus();
   }
-  block_.insert(block_.end(), record_.begin(), record_.end());
-  ++num_records_;
+  block_.insert(block_.end(), bytes.begin(), bytes.end());
+  num_records_ += num_records;
   return block_.size() < kBlockBytes ? absl::OkStatus() : WriteBlock(0);
 }
 
@@ -108,8 +110,11 @@ absl::Status AccessTraceWriter::Finish() {
   if (!is_open_) {
     return absl::OkStatus();
   }
-  const absl::Status status =
-      WriteBlock(num_dropped_records_ > 0 ? kLastBlock | kCutByLimit : kLastBlock);
+  const uint64_t num_dropped = num_dropped_records_;
+  absl::Status status = WriteBlock(num_dropped > 0 ? kLastBlock | kCutByLimit : kLastBlock);
+  if (status.ok() && num_dropped_records_ > num_dropped) {
+    status = WriteBlock(kLastBlock | kCutByLimit);  // no room for the records, but for the mark
+  }
   is_open_ = false;
   return status;
 }
@@ -179,4 +184,4 @@ absl::StatusOr<bool> AccessTraceReader::Next(AccessRecord* record) {
   return true;
 }
 
-}  // namespace spindle::kv::sim
+}  // namespace spindle::kv

@@ -1,4 +1,4 @@
-#include "kv/sim/access_trace_format.h"
+#include "kv/trace/access_trace_format.h"
 
 #include <algorithm>
 #include <string>
@@ -8,7 +8,7 @@
 #include "kv/disk/crc32c.h"
 #include "kv/fast/fast_tier.h"
 
-namespace spindle::kv::sim {
+namespace spindle::kv {
 namespace {
 
 using disk::GetAt;
@@ -79,6 +79,7 @@ bool HasNumIds(AccessKind kind, size_t count) {
     case AccessKind::kPrefill:
       return count == 2;
     case AccessKind::kResize:
+    case AccessKind::kFork:
       return count == 1;
     case AccessKind::kPause:
     case AccessKind::kEnd:
@@ -91,14 +92,18 @@ bool IsPlace(const KvGeometry& geometry, const AccessRecord& record) {
   const bool is_group = record.layer < geometry.num_layers && record.head < geometry.num_kv_heads;
   const bool is_request = record.layer == kAllLayers && record.head == kAllHeads;
   switch (record.kind) {
+    case AccessKind::kAppend:
+    case AccessKind::kPrefill:
     case AccessKind::kResize:
       return is_group || is_request;
     case AccessKind::kPause:
     case AccessKind::kEnd:
+    case AccessKind::kFork:
       return is_request;
-    default:
+    case AccessKind::kSelect:
       return is_group;
   }
+  return false;
 }
 
 // Without the bit of the hits.
@@ -239,8 +244,14 @@ bool DecodeAccessRecord(const KvGeometry& geometry,
     record->hit_bits = bytes->first(hit_bytes);
     *bytes = bytes->subspan(hit_bytes);
   }
-  return record->kind != AccessKind::kResize ||
-         (ids->front() % kRunFrames == 0 && ids->front() <= BucketedLru::kMaxSlots);
+  switch (record->kind) {
+    case AccessKind::kResize:
+      return ids->front() % kRunFrames == 0 && ids->front() <= BucketedLru::kMaxSlots;
+    case AccessKind::kFork:
+      return ids->front() <= kMaxRequestNumber && ids->front() != record->request;
+    default:
+      return true;
+  }
 }
 
-}  // namespace spindle::kv::sim
+}  // namespace spindle::kv

@@ -1,19 +1,21 @@
-#include "kv/sim/access_trace.h"
+#include "kv/trace/access_trace.h"
 
 #include <cstdint>
+#include <memory>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
 #include "base/read_file.h"
-#include "kv/sim/access_trace_format.h"
+#include "kv/trace/access_trace_format.h"
 #include "support/random_seed.h"
 #include "support/temp_folder.h"
 
-namespace spindle::kv::sim {
+namespace spindle::kv {
 namespace {
 
 using Ending = AccessTraceReader::Ending;
@@ -51,7 +53,7 @@ std::vector<OwnedRecord> RandomRecords(uint64_t seed, uint32_t count) {
     owned.record.request = static_cast<uint16_t>(rng());
     owned.record.layer = static_cast<uint16_t>(rng() % 30);
     owned.record.head = static_cast<uint8_t>(rng() % 3);
-    owned.record.kind = static_cast<AccessKind>(1 + rng() % 6);
+    owned.record.kind = static_cast<AccessKind>(1 + rng() % 7);
     uint32_t id = static_cast<uint32_t>(rng() % 3);
     const uint32_t stride = 1U << (rng() % 16);
     switch (owned.record.kind) {
@@ -68,6 +70,9 @@ std::vector<OwnedRecord> RandomRecords(uint64_t seed, uint32_t count) {
       case AccessKind::kResize:
         owned.ids = {8 * id};
         break;
+      case AccessKind::kFork:
+        owned.ids = {owned.record.request ^ 1U};
+        [[fallthrough]];
       case AccessKind::kPause:
       case AccessKind::kEnd:
         owned.record.layer = kAllLayers;
@@ -295,7 +300,8 @@ TEST(AccessTrace, RefusesRecordsThatAreNone) {
   EXPECT_FALSE(decodes(with(6, 30)));     // layer
   EXPECT_FALSE(decodes(with(8, 3)));      // head
   EXPECT_FALSE(decodes(with(9, 0)));      // kind
-  EXPECT_FALSE(decodes(with(9, 7)));      // kind
+  EXPECT_FALSE(decodes(with(9, 7)));      // nine forks
+  EXPECT_FALSE(decodes(with(9, 8)));      // kind
   EXPECT_FALSE(decodes(with(9, 0x82)));   // hits of an append
   EXPECT_FALSE(decodes(with(9, 4)));      // nine sizes
   EXPECT_FALSE(decodes(with(10, 60)));    // more ids than bytes
@@ -315,5 +321,138 @@ TEST(AccessTrace, RefusesRecordsThatAreNone) {
   EXPECT_FALSE(decodes(bytes));  // zero in two bytes
 }
 
+TEST(AccessTrace, KnowsWhichRecordsSpeakOfAWholeRequest) {
+  const KvGeometry geometry = TraceHeader().geometry;
+  const auto decodes = [&geometry](AccessKind kind, std::vector<uint32_t> ids, bool whole) {
+    OwnedRecord owned;
+    owned.record.kind = kind;
+    owned.record.layer = whole ? kAllLayers : 0;
+    owned.record.head = whole ? kAllHeads : 0;
+    owned.ids = std::move(ids);
+    std::vector<uint8_t> bytes;
+    EncodeAccessRecord(owned.View(), &bytes);
+    std::span<const uint8_t> rest = bytes;
+    std::vector<uint32_t> decoded_ids;
+    AccessRecord decoded;
+    return DecodeAccessRecord(geometry, &rest, &decoded_ids, &decoded);
+  };
+  for (const bool whole : {false, true}) {
+    EXPECT_EQ(decodes(AccessKind::kSelect, {1}, whole), !whole);
+    EXPECT_TRUE(decodes(AccessKind::kAppend, {1}, whole));
+    EXPECT_TRUE(decodes(AccessKind::kPrefill, {1, 4}, whole));
+    EXPECT_TRUE(decodes(AccessKind::kResize, {8}, whole));
+    EXPECT_EQ(decodes(AccessKind::kPause, {}, whole), whole);
+    EXPECT_EQ(decodes(AccessKind::kEnd, {}, whole), whole);
+    EXPECT_EQ(decodes(AccessKind::kFork, {3}, whole), whole);
+  }
+  EXPECT_FALSE(decodes(AccessKind::kFork, {0}, true));      // of itself
+  EXPECT_FALSE(decodes(AccessKind::kFork, {65536}, true));  // no request has that number
+}
+
+// Takes what fits, or nothing after an error.
+class TightSink final : public TraceSink {
+ public:
+  TightSink(std::string* bytes, size_t max_bytes, absl::StatusCode code)
+      : bytes_(bytes), max_bytes_(max_bytes), code_(code) {}
+
+  [[nodiscard]] absl::Status Write(std::span<const uint8_t> bytes) override {
+    if (bytes_->size() + bytes.size() > max_bytes_) {
+      return absl::Status(code_, "no");
+    }
+    bytes_->append(bytes.begin(), bytes.end());
+    return absl::OkStatus();
+  }
+
+ private:
+  std::string* const bytes_;
+  const size_t max_bytes_;
+  const absl::StatusCode code_;
+};
+
+TEST(AccessTrace, ASinkWithoutRoomEndsItLikeTheLimit) {
+  const auto records = RandomRecords(test::RandomSeed(55), 8000);
+  std::string written;
+  auto writer = AccessTraceWriter::Create(
+      std::make_unique<TightSink>(&written, 90'000, absl::StatusCode::kResourceExhausted),
+      TraceHeader(),
+      kMaxAccessTraceBytes);
+  ASSERT_TRUE(writer.ok()) << writer.status();
+  for (const OwnedRecord& record : records) {
+    EXPECT_TRUE((*writer)->Append(record.View()).ok());
+  }
+  EXPECT_FALSE((*writer)->is_recording());
+  EXPECT_TRUE((*writer)->Finish().ok());
+  size_t num_read = 0;
+  Ending ending = Ending::kNotReached;
+  EXPECT_TRUE(ReadAndCompare(Bytes(written), records, &num_read, &ending).ok());
+  EXPECT_EQ(ending, Ending::kLimit);
+  EXPECT_GT(num_read, 1000U);
+  EXPECT_EQ(num_read, (*writer)->num_kept_records());
+  EXPECT_EQ(num_read + (*writer)->num_dropped_records(), records.size());
+}
+
+TEST(AccessTrace, TheMarkNeedsLessRoomThanTheLastRecords) {
+  const auto records = RandomRecords(test::RandomSeed(58), 1000);
+  std::string written;
+  auto writer = AccessTraceWriter::Create(
+      std::make_unique<TightSink>(&written, 1000, absl::StatusCode::kResourceExhausted),
+      TraceHeader(),
+      kMaxAccessTraceBytes);
+  ASSERT_TRUE(writer.ok()) << writer.status();
+  for (const OwnedRecord& record : records) {
+    EXPECT_TRUE((*writer)->Append(record.View()).ok());
+  }
+  EXPECT_TRUE((*writer)->is_recording());  // all of it waits for the first block
+  EXPECT_TRUE((*writer)->Finish().ok());
+  size_t num_read = 0;
+  Ending ending = Ending::kNotReached;
+  EXPECT_TRUE(ReadAndCompare(Bytes(written), records, &num_read, &ending).ok());
+  EXPECT_EQ(ending, Ending::kLimit);
+  EXPECT_EQ(num_read, 0U);
+  EXPECT_EQ((*writer)->num_dropped_records(), records.size());
+}
+
+TEST(AccessTrace, AnErrorOfTheSinkIsReportedOnceAndLeavesATornTrace) {
+  const auto records = RandomRecords(test::RandomSeed(56), 8000);
+  std::string written;
+  auto writer = AccessTraceWriter::Create(
+      std::make_unique<TightSink>(&written, 90'000, absl::StatusCode::kUnavailable),
+      TraceHeader(),
+      kMaxAccessTraceBytes);
+  ASSERT_TRUE(writer.ok()) << writer.status();
+  int num_errors = 0;
+  for (const OwnedRecord& record : records) {
+    num_errors += (*writer)->Append(record.View()).ok() ? 0 : 1;
+  }
+  EXPECT_EQ(num_errors, 1);
+  EXPECT_TRUE((*writer)->Finish().ok());
+  size_t num_read = 0;
+  Ending ending = Ending::kNotReached;
+  EXPECT_TRUE(ReadAndCompare(Bytes(written), records, &num_read, &ending).ok());
+  EXPECT_EQ(ending, Ending::kTorn);
+  EXPECT_EQ(num_read, (*writer)->num_kept_records());
+}
+
+TEST(AccessTrace, WhatWasLostOnTheWayEndsIt) {
+  const auto records = RandomRecords(test::RandomSeed(57), 20);
+  std::string written;
+  auto writer = AccessTraceWriter::Create(
+      std::make_unique<TightSink>(&written, 1 << 20, absl::StatusCode::kInternal),
+      TraceHeader(),
+      kMaxAccessTraceBytes);
+  ASSERT_TRUE(writer.ok()) << writer.status();
+  for (size_t i = 0; i < records.size(); ++i) {
+    (*writer)->Drop(i == 12 ? 3 : 0);
+    EXPECT_TRUE((*writer)->Append(records[i].View()).ok());
+  }
+  EXPECT_EQ((*writer)->num_dropped_records(), 8U + 3U);
+  EXPECT_TRUE((*writer)->Finish().ok());
+  size_t num_read = 0;
+  Ending ending = Ending::kNotReached;
+  EXPECT_TRUE(ReadAndCompare(Bytes(written), records, &num_read, &ending).ok());
+  EXPECT_EQ(ending, Ending::kLimit);
+  EXPECT_EQ(num_read, 12U);
+}
+
 }  // namespace
-}  // namespace spindle::kv::sim
+}  // namespace spindle::kv

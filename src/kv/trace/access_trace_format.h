@@ -10,9 +10,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "kv/disk/byte_codec.h"
-#include "kv/sim/access_trace.h"
+#include "kv/trace/access_trace.h"
 
-namespace spindle::kv::sim {
+namespace spindle::kv {
 
 inline constexpr disk::Magic kAccessTraceMagic = disk::MakeMagic("SPKVPGTR");
 inline constexpr uint32_t kAccessTraceVersion = 1;
@@ -31,7 +31,7 @@ enum AccessBlockFlags : uint32_t {
 };
 
 inline constexpr size_t kAccessRecordBytes = 12;  // without ids and hits
-inline constexpr uint32_t kMaxRecordIds = 65535;
+inline constexpr uint32_t kMaxRequestNumber = 65535;
 
 void EncodeAccessHeader(const AccessTraceHeader& header,
                         std::span<uint8_t, kAccessHeaderBytes> out);
@@ -52,4 +52,4 @@ void EncodeAccessRecord(const AccessRecord& record, std::vector<uint8_t>* out);
                                       std::vector<uint32_t>* ids,
                                       AccessRecord* record);
 
-}  // namespace spindle::kv::sim
+}  // namespace spindle::kv

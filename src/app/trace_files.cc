@@ -1,0 +1,75 @@
+#include "app/trace_files.h"
+
+#include <chrono>
+#include <cstring>
+#include <filesystem>
+#include <string>
+#include <system_error>
+
+#include <fmt/chrono.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "base/status_macros.h"
+#include "serving/seed_source.h"
+
+namespace spindle::app {
+namespace {
+
+// Of ids of prompts; forgotten with the process, so that nobody can test texts against a trace.
+Digest RandomSecret() {
+  Digest secret;
+  for (size_t i = 0; i < secret.size(); i += sizeof(uint64_t)) {
+    const uint64_t part = serving::RandomSeed();
+    std::memcpy(secret.data() + i, &part, sizeof(part));
+  }
+  return secret;
+}
+
+kv::AccessTraceHeader HeaderOf(const config::LoadOptions& options, const kv::FastTier& tier) {
+  const std::string& profile = options.selection.profile;
+  return {.geometry = tier.options().geometry,
+          .lru = tier.options().lru,
+          .algorithm = profile.empty() ? "dense" : "synthetic " + profile};
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<kv::KvTrace>> OpenTraceFiles(const config::LoadOptions& options,
+                                                            const kv::KvTiers& tiers,
+                                                            uint32_t max_model_len,
+                                                            const Clock& clock) {
+  const std::filesystem::path folder = options.kv.trace_path;
+  if (folder.empty()) {
+    return nullptr;
+  }
+  kv::KvTraceOptions trace{.max_file_bytes = options.kv.trace_file_bytes,
+                           .secret = RandomSecret(),
+                           .start = clock.Now()};
+  if (tiers.fast != nullptr) {
+    const uint64_t max_tokens =
+        uint64_t{kv::kMaxRecordIds} * tiers.fast->options().geometry.page_tokens();
+    if (max_model_len > max_tokens) {
+      return absl::InvalidArgumentError(
+          "--kv-trace with --kv-mode mirror or emulated-link needs --max-model-len of at most " +
+          std::to_string(max_tokens) + ", got " + std::to_string(max_model_len));
+    }
+    trace.pages = HeaderOf(options, *tiers.fast);
+    trace.num_workers = tiers.fast->options().num_workers;
+  }
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error) {
+    return absl::UnavailableError("--kv-trace " + options.kv.trace_path + ": " + error.message());
+  }
+  const auto now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
+  trace.path = folder / fmt::format("{:%Y%m%dT%H%M%SZ}-{}", fmt::gmtime(now), getpid());
+  SPINDLE_ASSIGN_OR_RETURN(std::unique_ptr<kv::KvTrace> made, kv::KvTrace::Create(trace));
+  log::Info("kv_trace",
+            {{"files", trace.path},
+             {"pages", trace.pages.has_value()},
+             {"max_bytes", trace.max_file_bytes}});
+  return made;
+}
+
+}  // namespace spindle::app
