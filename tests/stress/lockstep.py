@@ -14,6 +14,7 @@ import argparse
 import concurrent.futures
 import glob
 import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -34,6 +35,7 @@ MIN_COMPARED = 10000
 MAX_BOOKKEEPING_SHARE = 0.5
 BENCH_REPETITIONS = 5
 UNIT_TOKENS = 512
+LONG_ANSWER = 400  # tokens: more than admission sets memory aside for
 
 
 def make_prompts(count, length):
@@ -60,7 +62,7 @@ class Recording:
     """One way to serve the prompts, its counters and its traces."""
 
     COUNTERS = {"hits": "spindle_kv_page_hits_total", "misses": "spindle_kv_page_misses_total", "streams": "spindle_kv_page_streams_total",
-                "pauses": "spindle_kv_pauses_total", "preemptions": "vllm:num_preemptions_total"}
+                "refaults": "spindle_kv_refaults_total", "pauses": "spindle_kv_pauses_total", "preemptions": "vllm:num_preemptions_total"}
 
     def __init__(self, label, folder, arguments, prompts, tokens, **fields):
         started = time.monotonic()
@@ -88,7 +90,7 @@ def check_pages(run, failures):
     recorded, accesses = report["recorded"], report["results"][0]["accesses"]
     size = pathlib.Path(run.pages).stat().st_size
     print(f"{run.label}: {recorded['differences']} differences in {recorded['compared_pages']} pages, hit ratio "
-          f"{100 * report['results'][0]['hit_ratio']:.2f} % of {accesses} ({run.hits} hits, {run.misses} misses, {run.streams} streamed, "
+          f"{100 * report['results'][0]['hit_ratio']:.2f} % of {accesses} ({run.hits} hits, {run.misses} misses, {run.streams} streamed, {run.refaults} refaults, "
           f"{run.pauses} pauses, {run.preemptions} preemptions in the server); trace of {size / 2 ** 20:.1f} MiB, "
           f"{report['trace']['trace']}; replayed in {time.monotonic() - started:.1f} s", flush=True)
     if recorded["differences"] or recorded["compared_pages"] < MIN_COMPARED:
@@ -99,7 +101,7 @@ def check_pages(run, failures):
         failures.append(f"{run.label}: the trace is not whole")
 
 
-def check_requests(run, prompts, output_tokens, failures):
+def check_requests(run, prompts, output_tokens, cached, failures):
     lines = [json.loads(line) for line in pathlib.Path(run.requests).read_text().splitlines()]
     found = {line["input_length"]: line for line in lines}
     if sorted(found) != sorted(map(len, prompts)) or any(line["output_length"] != output_tokens for line in lines):
@@ -108,7 +110,7 @@ def check_requests(run, prompts, output_tokens, failures):
     for i in range(1, len(prompts), 2):
         ids, others = (found[len(p)]["hash_ids"] for p in (prompts[i], prompts[i - 1]))
         shared = sum(a == b for a, b in zip(ids, others))
-        if shared != len(prompts[0]) // 2 // UNIT_TOKENS:
+        if shared != (len(os.path.commonprefix([prompts[i], prompts[i - 1]])) // UNIT_TOKENS if cached else 0):
             failures.append(f"{run.label}: request {i} shares {shared} units")
     report = simulate(run.requests, "--capacity", "10000")
     print(f"{run.label}: request trace of {report['trace']['requests']} requests, {report['trace']['hit ratio without bound, %']} % of units seen before")
@@ -118,7 +120,7 @@ def record_and_replay(label, arguments, prompts, tokens, failures, **fields):
     with tempfile.TemporaryDirectory() as folder:
         run = Recording(label, folder, arguments, prompts, tokens, **fields)
         check_pages(run, failures)
-        check_requests(run, prompts, tokens * fields.get("n", 1), failures)
+        check_requests(run, prompts, tokens * fields.get("n", 1), fields.get("cache_prompt", True), failures)
     return run
 
 
@@ -154,8 +156,7 @@ def main():
     if options.bench:
         compare_bookkeeping(options.bench, failures)
     prompts = make_prompts(options.requests, options.prompt)
-    longest = len(prompts[-1]) + 3 * options.tokens
-    context = ["--max-model-len", str(longest + 100)]
+    context = ["--max-model-len", str(len(prompts[-1]) + max(options.tokens, LONG_ANSWER) + 100)]
     drawn = [*context, "--kv-synthetic-selection", "medium", "--kv-synthetic-pages", "32"]
     # Frames of a group for all requests: ratio 2 for each of them, and a quarter of their pages.
     some, quarter = options.requests * 111, sum(map(len, prompts)) // 16 // 4
@@ -165,13 +166,13 @@ def main():
     stripes = sum((len(p) + 256) // 64 + 1 for p in prompts[:4])
     tight = ["--kv-host-bytes", str((stripes * 108 // 100 + 2) * STRIPE_BYTES)]
     run = record_and_replay("synthetic selection, preempted", [*drawn, *tight, "--kv-mode", "mirror", *fast_bytes(some)], prompts[:4],
-                            max(options.tokens, 400), failures, cache_prompt=False)
+                            LONG_ANSWER, failures, cache_prompt=False)
     if run.preemptions == 0:
         failures.append("preempted: no preemption")
-    link = ["--kv-mode", "emulated-link", "--sim-link-gbps", "0.05", *fast_bytes(100)]
+    # No more frames than a step needs, so that pages only go back and forth.
+    link = ["--kv-mode", "emulated-link", "--sim-link-gbps", "0.01", "--kv-buffer-ratio", "0", *fast_bytes(48)]
     loose = [*context, "--kv-synthetic-selection", "loose", "--kv-synthetic-pages", "16"]
-    run = record_and_replay("synthetic selection, paused over a slow link", [*loose, *link], [p[:600 + 10 * i] for i, p in enumerate(prompts[:2:2] + prompts[2:4:2])],
-                            400, failures)
+    run = record_and_replay("synthetic selection, paused over a slow link", [*loose, *link], [prompts[0][:1500], prompts[2][:1540]], 100, failures)
     if run.pauses == 0:
         failures.append("paused: no pause")
     print("passed" if not failures else "FAILED: " + "; ".join(failures))
