@@ -8,6 +8,7 @@
 #   A8  load test                     A9  format, layers, both compilers
 #   B1  placement of KV changes no bit        B2  more requests than the fast tier holds
 #   B3  restarts and kills of a server with a disk tier
+#   B11 resident size below the memory plan; coverage of src/kv (its sanitizers: A7)
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 PATH=$PATH:$HOME/.cargo/bin
@@ -88,6 +89,12 @@ accept_B2() { placement --only capacity; }
 accept_B3() {
   "$ROOT/tools/build.sh" release spindle
   "$VENV/bin/python" "$ROOT/tests/stress/restarts.py" --binary "$binary" --model "$SPINDLE_TEST_MODEL"
+}
+
+accept_B11() {
+  "$ROOT/tools/build.sh" release spindle
+  "$VENV/bin/python" "$ROOT/tests/stress/memory_plan.py" --binary "$binary" --model "$SPINDLE_TEST_MODEL" --json "$results/B11.json"
+  "$ROOT/tools/coverage.sh"
 }
 
 name=${1:-}

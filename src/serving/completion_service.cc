@@ -11,7 +11,11 @@
 #include "base/log.h"
 #include "base/prefix_key.h"
 #include "base/status_macros.h"
+#include "serving/answer_memory.h"
+#include "serving/body_limits.h"
 #include "serving/error_mapping.h"
+#include "serving/held_bytes.h"
+#include "serving/kv_fields.h"
 #include "serving/model_listing.h"
 #include "serving/prompt_builder.h"
 #include "serving/request_parser.h"
@@ -53,6 +57,29 @@ std::string_view TypeName(DType type) {
   return type == DType::kF32 ? "f32" : "bf16";
 }
 
+// Holds the turn of large work on `bytes` of text while it lives.
+class WorkTurn {
+ public:
+  WorkTurn(Mutex& turn, size_t bytes) SPINDLE_NO_THREAD_SAFETY_ANALYSIS
+      : turn_(bytes > kLargeWorkBytes ? &turn : nullptr) {
+    if (turn_ != nullptr) {
+      turn_->Lock();
+    }
+  }
+
+  ~WorkTurn() SPINDLE_NO_THREAD_SAFETY_ANALYSIS {
+    if (turn_ != nullptr) {
+      turn_->Unlock();
+    }
+  }
+
+  WorkTurn(const WorkTurn&) = delete;
+  WorkTurn& operator=(const WorkTurn&) = delete;
+
+ private:
+  Mutex* const turn_;
+};
+
 // At least as long as the longest normalised character, which tokens may be shorter than.
 uint64_t LongestTokenBytes(const text::Tokenizer& tokenizer) {
   uint64_t longest = 16;
@@ -72,7 +99,8 @@ CompletionService::CompletionService(const ServingOptions& options,
       clock_(clock),
       compile_(std::move(compile)),
       metrics_(std::make_unique<ServingMetrics>(registry)),
-      created_(clock.Now()) {}
+      created_(clock.Now()),
+      answer_memory_(options.answer_memory_bytes, kSmallAnswerBytes) {}
 
 CompletionService::~CompletionService() = default;
 
@@ -131,6 +159,10 @@ const text::Tokenizer* CompletionService::tokenizer() const {
   return model == nullptr ? nullptr : model->tokenizer.get();
 }
 
+uint32_t CompletionService::max_model_len() const {
+  return model_->facts.max_model_len;
+}
+
 void CompletionService::RecordRejection(const ApiError& error) const {
   metrics_->Rejected(error);
 }
@@ -162,6 +194,7 @@ PromptTools CompletionService::Tools() const {
 Result<std::vector<TokenId>> CompletionService::EncodeText(const std::string& text,
                                                            bool add_special,
                                                            std::string_view param) const {
+  const WorkTurn turn(large_work_, text.size());
   std::vector<TokenId> tokens;
   if (MaybeError error = serving::EncodeText(
           text, {.add_special = add_special, .parse_special = true}, param, Tools(), &tokens);
@@ -248,6 +281,7 @@ MaybeError CompletionService::PrepareInto(Endpoint endpoint,
 Result<PreparedRequest> CompletionService::Prepare(Endpoint endpoint,
                                                    std::string_view body,
                                                    const Caller& caller) const {
+  const WorkTurn turn(large_work_, body.size());
   RequestFields fields;
   if (MaybeError error = PrepareInto(endpoint, body, caller, &fields); error.has_value()) {
     return Reject(*std::move(error));
@@ -279,6 +313,17 @@ Result<PreparedRequest> CompletionService::Validate(PreparedRequest request) con
     return Reject(*std::move(error));
   }
   return request;
+}
+
+MaybeError CompletionService::ApplyKv(const KvWishes& wishes,
+                                      const Caller& caller,
+                                      PreparedRequest* request) const {
+  MaybeError error =
+      serving::ApplyKv(wishes, model_->facts, caller, request->prompts.size(), request);
+  if (error.has_value()) {
+    metrics_->Rejected(*error);
+  }
+  return error;
 }
 
 engine::EngineRequest CompletionService::ToEngineRequest(const PreparedRequest& request,
@@ -324,6 +369,10 @@ Result<std::unique_ptr<Generation>> CompletionService::Start(const PreparedReque
   if (std::optional<ApiError> error = Unavailable(); error.has_value()) {
     return Reject(*std::move(error));
   }
+  ByteQuota::Lease lease(answer_memory_);
+  if (const uint64_t bytes = ParameterBytes(request); !lease.Cover(bytes)) {
+    return Reject(AnswerMemoryFull(bytes, answer_memory_));
+  }
   const uint32_t waiting = request.progress ? model_->engine->Load().waiting : 0;
   std::vector<std::shared_ptr<engine::OutputStream>> streams;
   for (size_t i = 0; i < request.prompts.size(); ++i) {
@@ -337,12 +386,13 @@ Result<std::unique_ptr<Generation>> CompletionService::Start(const PreparedReque
     }
     streams.push_back(std::get<std::shared_ptr<engine::OutputStream>>(std::move(result)));
   }
-  auto generation =
-      std::make_unique<StreamGeneration>(request,
-                                         caller.request_id,
-                                         caller.received,
-                                         std::move(streams),
-                                         GenerationDeps{*model_->tokenizer, *metrics_, clock_});
+  auto generation = std::make_unique<StreamGeneration>(
+      request,
+      caller.request_id,
+      caller.received,
+      std::move(streams),
+      std::move(lease),
+      GenerationDeps{*model_->tokenizer, *metrics_, answer_memory_, clock_});
   if (waiting > 0) {
     generation->ReportQueued(waiting);
   }
@@ -353,6 +403,7 @@ Result<std::string> CompletionService::Tokenize(std::string_view body) const {
   if (published_ == nullptr) {
     return *Unavailable();
   }
+  const WorkTurn turn(large_work_, body.size());
   RequestFields fields;
   fields.developer_is_system = !template_knows_developer_;
   return TokenizeJson(body, {options_, model_->facts, Tools()}, std::move(fields));
@@ -362,6 +413,7 @@ Result<std::string> CompletionService::Detokenize(std::string_view body) const {
   if (published_ == nullptr) {
     return *Unavailable();
   }
+  const WorkTurn turn(large_work_, body.size());
   return DetokenizeJson(body, {options_, model_->facts, Tools()});
 }
 
@@ -369,6 +421,7 @@ Result<std::string> CompletionService::ApplyTemplate(std::string_view body, bool
   if (published_ == nullptr) {
     return *Unavailable();
   }
+  const WorkTurn turn(large_work_, body.size());
   RequestFields fields;
   if (MaybeError error = ReadFields(Endpoint::kChat, body, Caller{}, &fields); error.has_value()) {
     return *std::move(error);
@@ -380,6 +433,7 @@ Result<std::string> CompletionService::CountInputTokens(std::string_view body) c
   if (published_ == nullptr) {
     return *Unavailable();
   }
+  const WorkTurn turn(large_work_, body.size());
   RequestFields fields;
   if (MaybeError error = ReadFields(Endpoint::kChat, body, Caller{}, &fields); error.has_value()) {
     return *std::move(error);

@@ -7,6 +7,7 @@
 
 #include "base/log.h"
 #include "base/utf8.h"
+#include "serving/body_limits.h"
 
 namespace spindle::serving {
 namespace {
@@ -89,12 +90,38 @@ MaybeError CheckPromptLength(const PreparedRequest& request,
   return std::nullopt;
 }
 
+// Engines of templates take many times what they are given.
+MaybeError CheckTemplateInput(const RequestFields& fields, const ModelFacts& model) {
+  const uint64_t bytes = fields.messages_json.size() + fields.explicit_kwargs.size();
+  const uint64_t limit = MaxTemplateBytes(model.max_text_bytes);
+  if (bytes > limit) {
+    ApiError error = InvalidRequest(
+        "context_length_exceeded",
+        "messages",
+        fmt::format("'messages' and 'chat_template_kwargs' have {} bytes; with the context of {} "
+                    "tokens at most {} are taken.",
+                    bytes,
+                    model.max_model_len,
+                    limit));
+    error.extras = {{"n_ctx", model.max_model_len}};
+    return error;
+  }
+  if (fields.json_nodes > kMaxTemplateNodes) {
+    return InvalidRequest("invalid_value",
+                          "messages",
+                          fmt::format("A chat may hold at most {} JSON values and names; this one "
+                                      "has {}.",
+                                      kMaxTemplateNodes,
+                                      fields.json_nodes));
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 ApiError InternalError() {
-  ApiError error;
-  error.message = "The server met an internal error; its log says more.";
-  return error;
+  return MakeError(
+      500, "internal_error", "The server met an internal error; its log says more.");
 }
 
 MaybeError RenderChat(const RequestFields& fields,
@@ -114,6 +141,9 @@ MaybeError RenderChat(const RequestFields& fields,
     return TemplateError(
         "The model has no chat template: use /v1/completions, or start the server with a "
         "template file.");
+  }
+  if (MaybeError error = CheckTemplateInput(fields, tools.model); error.has_value()) {
+    return error;
   }
   std::string kwargs;
   if (!fields.derived_kwargs.empty() || !fields.explicit_kwargs.empty()) {

@@ -156,9 +156,10 @@ Result<std::string> TokenizeJson(std::string_view body,
                                  const ToolInput& input,
                                  RequestFields fields) {
   JsonDocument document;
-  if (MaybeError error = ParseBody(body, &document); error.has_value()) {
+  if (MaybeError error = ParseBody(body, input.model, &document); error.has_value()) {
     return *std::move(error);
   }
+  fields.json_nodes = document.num_nodes();
   const FieldIndex given(document.root(), kTokenizeRules);
   std::string model;
   if (MaybeError error = ResolveModel(given.Find("model"), input.options, &model);
@@ -198,7 +199,7 @@ Result<std::string> TokenizeJson(std::string_view body,
 
 Result<std::string> DetokenizeJson(std::string_view body, const ToolInput& input) {
   JsonDocument document;
-  if (MaybeError error = ParseBody(body, &document); error.has_value()) {
+  if (MaybeError error = ParseBody(body, input.model, &document); error.has_value()) {
     return *std::move(error);
   }
   const FieldIndex given(document.root(), kDetokenizeRules);
@@ -216,6 +217,15 @@ Result<std::string> DetokenizeJson(std::string_view body, const ToolInput& input
   }
   if (error.has_value()) {
     return *std::move(error);
+  }
+  if (tokens.size() > input.model.max_model_len) {
+    ApiError refused = InvalidRequest("context_length_exceeded",
+                                      "tokens",
+                                      fmt::format("'tokens' has {} ids; the context holds {}.",
+                                                  tokens.size(),
+                                                  input.model.max_model_len));
+    refused.extras = {{"n_ctx", input.model.max_model_len}};
+    return refused;
   }
   absl::StatusOr<std::string> text = input.tools.tokenizer.Decode(tokens, skip_special);
   if (!text.ok()) {

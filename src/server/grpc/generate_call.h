@@ -4,7 +4,7 @@
 // call owns itself from Begin until gRPC reports it done.
 #pragma once
 
-#include <deque>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -13,6 +13,7 @@
 #include <grpcpp/server_context.h>
 #include <grpcpp/support/server_callback.h>
 
+#include "base/byte_quota.h"
 #include "base/mutex.h"
 #include "server/common/api_keys.h"
 #include "server/common/request_ids.h"
@@ -51,6 +52,8 @@ class GenerateCall : public std::enable_shared_from_this<GenerateCall> {
   // Ends the call.
   virtual void End(const grpc::Status& status) = 0;
 
+  // Called by Deliver: the generation ends with this error.
+  void FailGeneration(const serving::ApiError& error) SPINDLE_EXCLUDES(mutex_);
   void WriteDone(bool ok) SPINDLE_EXCLUDES(mutex_);
   void ClientCancelled() SPINDLE_EXCLUDES(mutex_);
   void Done() SPINDLE_EXCLUDES(mutex_);
@@ -73,8 +76,7 @@ class GenerateCall : public std::enable_shared_from_this<GenerateCall> {
 
   Mutex mutex_;
   std::unique_ptr<serving::Generation> generation_ SPINDLE_GUARDED_BY(mutex_);
-  std::deque<serving::GenerationEvent> pending_ SPINDLE_GUARDED_BY(mutex_);
-  std::vector<serving::GenerationEvent> polled_ SPINDLE_GUARDED_BY(mutex_);
+  std::vector<serving::GenerationEvent> polled_ SPINDLE_GUARDED_BY(mutex_);  // reused
   bool pumping_ SPINDLE_GUARDED_BY(mutex_) = false;  // a thread is in Pump
   bool again_ SPINDLE_GUARDED_BY(mutex_) = false;    // something became ready meanwhile
   bool writing_ SPINDLE_GUARDED_BY(mutex_) = false;
@@ -82,7 +84,8 @@ class GenerateCall : public std::enable_shared_from_this<GenerateCall> {
   std::shared_ptr<GenerateCall> self_;  // set by Begin or Refuse, cleared by Done
 };
 
-// The reactors that gRPC sees: made with std::make_shared, then Begin or Refuse must follow.
+// The reactors that gRPC sees: made with std::make_shared, then Begin or Refuse must follow. What a
+// unary call has collected takes leases of `memory`, which must outlive it.
 class StreamingCall final : public GenerateCall,
                             public grpc::ServerWriteReactor<v1::GenerateEvent> {
  public:
@@ -108,8 +111,12 @@ class UnaryCall final : public GenerateCall, public grpc::ServerUnaryReactor {
             StreamWorker& worker,
             OutputView view,
             CallTicket ticket,
+            ByteQuota& memory,
             v1::GenerateResult* result)
-      : GenerateCall(context, worker, view, std::move(ticket)), result_(result) {}
+      : GenerateCall(context, worker, view, std::move(ticket)),
+        memory_(memory),
+        lease_(memory),
+        result_(result) {}
 
   void OnCancel() override { ClientCancelled(); }
 
@@ -120,6 +127,10 @@ class UnaryCall final : public GenerateCall, public grpc::ServerUnaryReactor {
 
   void End(const grpc::Status& status) override { Finish(status); }
 
+  ByteQuota& memory_;
+  ByteQuota::Lease lease_;
+  uint64_t held_bytes_ = 0;
+  bool failed_ = false;
   v1::GenerateResult* const result_;
 };
 

@@ -65,7 +65,7 @@ grpc::ServerUnaryReactor* InferenceService::GenerateUnary(grpc::CallbackServerCo
                                                           v1::GenerateResult* result) {
   const auto make = [&](CallTicket ticket) {
     return std::make_shared<UnaryCall>(
-        context, worker_, ViewOf(*request), std::move(ticket), result);
+        context, worker_, ViewOf(*request), std::move(ticket), service_.answer_memory(), result);
   };
   return StartCall(context, *request, service_, admission_, make).get();
 }
@@ -99,7 +99,7 @@ grpc::ServerUnaryReactor* InferenceService::Tokenize(grpc::CallbackServerContext
   for (const TokenId id : ids) {
     reply->add_ids(static_cast<uint32_t>(id));
   }
-  reply->set_max_model_len(service_.engine()->model_config().max_model_len);
+  reply->set_max_model_len(service_.max_model_len());
   return Answer(context, grpc::Status::OK);
 }
 

@@ -37,7 +37,7 @@ Response HandleSession(ServerContext& context,
     // Without keys there is one tenant; a user key is a tenant, and only that one.
     if (grant.state != nullptr && !grant.admin && *tenant != grant.tenant) {
       serving::ApiError error =
-          MakeError(403, "insufficient_permissions", "Sessions of others are for admin keys only.");
+          serving::MakeError(403, "insufficient_permissions", "Sessions of others are for admin keys only.");
       error.param = "tenant";
       return ErrorResponse(error);
     }
@@ -47,7 +47,7 @@ Response HandleSession(ServerContext& context,
       call.tenant.reset();
     } else {
       serving::ApiError error =
-          MakeError(400, "invalid_value", "tenant must be one tenant here, not '*'.");
+          serving::MakeError(400, "invalid_value", "tenant must be one tenant here, not '*'.");
       error.param = "tenant";
       return ErrorResponse(error);
     }

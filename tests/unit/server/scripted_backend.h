@@ -11,6 +11,7 @@
 
 #include "base/mutex.h"
 #include "server/http/backend.h"
+#include "serving/answer_memory.h"
 
 namespace spindle::server {
 
@@ -56,6 +57,9 @@ class Script {
 // at once with that text.
 class ScriptedBackend final : public Backend {
  public:
+  explicit ScriptedBackend(uint64_t answer_memory_bytes = uint64_t{1} << 30)
+      : answer_memory_(answer_memory_bytes, serving::kSmallAnswerBytes) {}
+
   // Blocks until the server started the next generation.
   [[nodiscard]] std::shared_ptr<Script> NextScript();
 
@@ -79,6 +83,8 @@ class ScriptedBackend final : public Backend {
   serving::Result<std::string> RunTool(Tool tool, std::string_view body) const override;
   serving::Result<std::string> ListModels() const override;
   serving::Result<std::string> GetModel(std::string_view id) const override;
+
+  ByteQuota& AnswerMemory() override { return answer_memory_; }
 
   std::string SystemFingerprint() const override { return "fp_0123456789ab"; }
 
@@ -104,6 +110,7 @@ class ScriptedBackend final : public Backend {
   mutable std::vector<serving::Caller> callers_ SPINDLE_GUARDED_BY(mutex_);
   mutable size_t num_rejections_ SPINDLE_GUARDED_BY(mutex_) = 0;
   mutable std::string last_body_ SPINDLE_GUARDED_BY(mutex_);
+  ByteQuota answer_memory_;
 };
 
 }  // namespace spindle::server
