@@ -24,7 +24,7 @@ namespace {
 // Measured: code and libraries, threads and their part of the allocator, gRPC and metrics at rest.
 constexpr uint64_t kProgramBytes = 64ULL << 20;
 // Of an entry of the vocabulary, in the tables of the tokenizer and their copies by text and id.
-constexpr uint64_t kVocabularyBytes = 768;
+constexpr uint64_t kVocabularyBytes = 640;
 // Tokens of most vocabularies are shorter.
 constexpr uint64_t kLongTokenBytes = 128;
 // Rows of logits that a sampler sorts and edits.
@@ -105,8 +105,9 @@ void PlanFrontEnds(const FrontEndOptions& options,
             "--max-body-size");
   plan->Add("large answers", options.answer_memory_bytes, "--answer-memory");
   if (options.grpc.port != 0) {
-    plan->Add(
-        "gRPC", server::GrpcMemoryBytes(options.grpc.max_message_bytes), "--grpc-max-message");
+    plan->Add("gRPC",
+              server::GrpcMemoryBytes(options.grpc.max_message_bytes, model.max_model_len),
+              "--grpc-max-message");
   }
 }
 

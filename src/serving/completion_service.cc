@@ -12,7 +12,6 @@
 #include "base/prefix_key.h"
 #include "base/status_macros.h"
 #include "serving/answer_memory.h"
-#include "serving/body_limits.h"
 #include "serving/error_mapping.h"
 #include "serving/held_bytes.h"
 #include "serving/kv_fields.h"
@@ -25,6 +24,7 @@
 #include "serving/stream_generation.h"
 #include "serving/tokenizer_tools.h"
 #include "serving/typed_validation.h"
+#include "serving/work_turn.h"
 
 namespace spindle::serving {
 namespace {
@@ -56,29 +56,6 @@ std::string_view PromptParam(const PreparedRequest& request) {
 std::string_view TypeName(DType type) {
   return type == DType::kF32 ? "f32" : "bf16";
 }
-
-// Holds the turn of large work on `bytes` of text while it lives.
-class WorkTurn {
- public:
-  WorkTurn(Mutex& turn, size_t bytes) SPINDLE_NO_THREAD_SAFETY_ANALYSIS
-      : turn_(bytes > kLargeWorkBytes ? &turn : nullptr) {
-    if (turn_ != nullptr) {
-      turn_->Lock();
-    }
-  }
-
-  ~WorkTurn() SPINDLE_NO_THREAD_SAFETY_ANALYSIS {
-    if (turn_ != nullptr) {
-      turn_->Unlock();
-    }
-  }
-
-  WorkTurn(const WorkTurn&) = delete;
-  WorkTurn& operator=(const WorkTurn&) = delete;
-
- private:
-  Mutex* const turn_;
-};
 
 // At least as long as the longest normalised character, which tokens may be shorter than.
 uint64_t LongestTokenBytes(const text::Tokenizer& tokenizer) {
@@ -202,6 +179,17 @@ Result<std::vector<TokenId>> CompletionService::EncodeText(const std::string& te
     return *std::move(error);
   }
   return tokens;
+}
+
+Result<std::string> CompletionService::DecodeIds(std::span<const TokenId> ids,
+                                                 bool skip_special,
+                                                 std::string_view param) const {
+  std::string text;
+  if (MaybeError error = serving::DecodeIds(ids, skip_special, param, Tools(), &text);
+      error.has_value()) {
+    return *std::move(error);
+  }
+  return text;
 }
 
 SamplingParams CompletionService::DefaultSampling() const {

@@ -11,6 +11,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -182,6 +183,12 @@ class CompletionService {
                                                         bool add_special,
                                                         std::string_view param) const;
 
+  // Their text. REQUIRES: a model. ERRORS: invalid_value (an id outside the vocabulary),
+  // context_length_exceeded (more ids than the context holds).
+  [[nodiscard]] Result<std::string> DecodeIds(std::span<const TokenId> ids,
+                                              bool skip_special,
+                                              std::string_view param) const;
+
   // Null before SetModel.
   [[nodiscard]] const text::Tokenizer* tokenizer() const;
   // Context of a sequence. REQUIRES: a model.
@@ -216,7 +223,7 @@ class CompletionService {
   const std::unique_ptr<const ServingMetrics> metrics_;
   const TimePoint created_;
   ByteQuota answer_memory_;
-  mutable Mutex large_work_;  // whose turn it is, see kLargeWorkBytes
+  mutable Mutex large_work_;  // whose turn it is
 
   std::unique_ptr<ServedModel> model_;  // for others once published_
   std::string fingerprint_;

@@ -199,6 +199,36 @@ MaybeError EncodeText(const std::string& text,
   return std::nullopt;
 }
 
+MaybeError DecodeIds(std::span<const TokenId> ids,
+                     bool skip_special,
+                     std::string_view param,
+                     const PromptTools& tools,
+                     std::string* text) {
+  if (ids.size() > tools.model.max_model_len) {
+    ApiError error = InvalidRequest("context_length_exceeded",
+                                    std::string(param),
+                                    fmt::format("'{}' has {} ids; the context holds {}.",
+                                                param,
+                                                ids.size(),
+                                                tools.model.max_model_len));
+    error.extras = {{"n_ctx", tools.model.max_model_len}};
+    return error;
+  }
+  const IntegerRange range{0, static_cast<int64_t>(tools.model.vocab_size) - 1};
+  for (size_t i = 0; i < ids.size(); ++i) {
+    if (ids[i] < range.min || ids[i] > range.max) {
+      return OutOfRange(fmt::format("{}[{}]", param, i), range);
+    }
+  }
+  absl::StatusOr<std::string> decoded = tools.tokenizer.Decode(ids, skip_special);
+  if (!decoded.ok()) {
+    log::Error("detokenizer_failed", {{"status", decoded.status().ToString()}});
+    return InternalError();
+  }
+  *text = *std::move(decoded);
+  return std::nullopt;
+}
+
 MaybeError EncodeChat(const text::RenderedPrompt& rendered,
                       bool add_special,
                       const PromptTools& tools,

@@ -218,22 +218,13 @@ Result<std::string> DetokenizeJson(std::string_view body, const ToolInput& input
   if (error.has_value()) {
     return *std::move(error);
   }
-  if (tokens.size() > input.model.max_model_len) {
-    ApiError refused = InvalidRequest("context_length_exceeded",
-                                      "tokens",
-                                      fmt::format("'tokens' has {} ids; the context holds {}.",
-                                                  tokens.size(),
-                                                  input.model.max_model_len));
-    refused.extras = {{"n_ctx", input.model.max_model_len}};
-    return refused;
-  }
-  absl::StatusOr<std::string> text = input.tools.tokenizer.Decode(tokens, skip_special);
-  if (!text.ok()) {
-    log::Error("detokenizer_failed", {{"status", text.status().ToString()}});
-    return InternalError();
+  std::string text;
+  if (MaybeError refused = DecodeIds(tokens, skip_special, "tokens", input.tools, &text);
+      refused.has_value()) {
+    return *std::move(refused);
   }
   std::string quoted;
-  AppendJsonString(ToValidUtf8(*text), &quoted);
+  AppendJsonString(ToValidUtf8(text), &quoted);
   return fmt::format(R"({{"prompt":{0},"content":{0}}})", quoted);
 }
 

@@ -81,12 +81,9 @@ Result<ApiKeys::Grant> Admission::Authenticate(const grpc::CallbackServerContext
 }
 
 Result<AdmittedCall> Admission::Admit(const grpc::CallbackServerContext& context,
+                                      const ApiKeys::Grant& grant,
                                       const std::string& wanted_id) const {
-  Result<ApiKeys::Grant> grant = Authenticate(context, KeyScope::kUser);
-  if (!grant.ok()) {
-    return grant.error();
-  }
-  auto admitted = keys_.Admit(grant.value());
+  auto admitted = keys_.Admit(grant);
   if (const auto* refusal = std::get_if<LimitRefusal>(&admitted)) {
     return ToApiError(*refusal);
   }
@@ -96,10 +93,10 @@ Result<AdmittedCall> Admission::Admit(const grpc::CallbackServerContext& context
       request_ids_.Acquire(wanted_id.empty() ? Metadata(context, "x-request-id")
                                              : std::optional<std::string_view>(wanted_id));
   call.caller = {.request_id = call.ticket.id.id(),
-                 .tenant = grant.value().tenant,
-                 .key_name = grant.value().name,
-                 .min_priority = grant.value().min_priority,
-                 .retention = grant.value().retention,
+                 .tenant = grant.tenant,
+                 .key_name = grant.name,
+                 .min_priority = grant.min_priority,
+                 .retention = grant.retention,
                  .received = SteadyClock().Now(),
                  .deadline = Deadline(context)};
   return call;

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "server/grpc/grpc_status.h"
+#include "server/grpc/messages.h"
 #include "serving/answer_memory.h"
 
 namespace spindle::server {
@@ -149,7 +150,8 @@ bool StreamingCall::Deliver(const serving::GenerationEvent& event) {
   if (!ToMessage(event, request_id(), view(), &message_)) {
     return true;
   }
-  StartWrite(&message_);
+  bytes_ = Encode(message_);
+  StartWrite(&bytes_);
   return false;
 }
 
@@ -157,17 +159,25 @@ bool UnaryCall::Deliver(const serving::GenerationEvent& event) {
   if (failed_) {
     return true;
   }
-  result_->set_request_id(request_id());
-  held_bytes_ += Accumulate(event, view(), result_);
+  result_.set_request_id(request_id());
+  held_bytes_ += Accumulate(event, view(), &result_);
   // At the end the message exists twice; its wire form takes less than half.
   const uint64_t wanted_bytes = held_bytes_ + held_bytes_ / 2;
   if (!lease_.Cover(wanted_bytes)) {
     failed_ = true;
     FailGeneration(serving::AnswerMemoryFull(wanted_bytes, memory_));
-    result_->Clear();
+    result_ = v1::GenerateResult();
     lease_.Release();
   }
   return true;
+}
+
+void UnaryCall::End(const grpc::Status& status) {
+  if (status.ok()) {
+    *reply_ = Encode(result_);
+    result_ = v1::GenerateResult();
+  }
+  Finish(status);
 }
 
 }  // namespace spindle::server

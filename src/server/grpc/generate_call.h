@@ -11,6 +11,7 @@
 #include <vector>
 
 #include <grpcpp/server_context.h>
+#include <grpcpp/support/byte_buffer.h>
 #include <grpcpp/support/server_callback.h>
 
 #include "base/byte_quota.h"
@@ -87,7 +88,7 @@ class GenerateCall : public std::enable_shared_from_this<GenerateCall> {
 // The reactors that gRPC sees: made with std::make_shared, then Begin or Refuse must follow. What a
 // unary call has collected takes leases of `memory`, which must outlive it.
 class StreamingCall final : public GenerateCall,
-                            public grpc::ServerWriteReactor<v1::GenerateEvent> {
+                            public grpc::ServerWriteReactor<grpc::ByteBuffer> {
  public:
   using GenerateCall::GenerateCall;
 
@@ -102,7 +103,8 @@ class StreamingCall final : public GenerateCall,
 
   void End(const grpc::Status& status) override { Finish(status); }
 
-  v1::GenerateEvent message_;
+  v1::GenerateEvent message_;  // reused
+  grpc::ByteBuffer bytes_;     // being written
 };
 
 class UnaryCall final : public GenerateCall, public grpc::ServerUnaryReactor {
@@ -112,11 +114,11 @@ class UnaryCall final : public GenerateCall, public grpc::ServerUnaryReactor {
             OutputView view,
             CallTicket ticket,
             ByteQuota& memory,
-            v1::GenerateResult* result)
+            grpc::ByteBuffer* reply)
       : GenerateCall(context, worker, view, std::move(ticket)),
         memory_(memory),
         lease_(memory),
-        result_(result) {}
+        reply_(reply) {}
 
   void OnCancel() override { ClientCancelled(); }
 
@@ -124,14 +126,14 @@ class UnaryCall final : public GenerateCall, public grpc::ServerUnaryReactor {
 
  private:
   bool Deliver(const serving::GenerationEvent& event) override;
-
-  void End(const grpc::Status& status) override { Finish(status); }
+  void End(const grpc::Status& status) override;
 
   ByteQuota& memory_;
   ByteQuota::Lease lease_;
   uint64_t held_bytes_ = 0;
   bool failed_ = false;
-  v1::GenerateResult* const result_;
+  v1::GenerateResult result_;
+  grpc::ByteBuffer* const reply_;
 };
 
 }  // namespace spindle::server

@@ -17,7 +17,9 @@ void TextBlocks::Append(std::string_view text) {
     const size_t taken = std::min(text.size(), kBlockBytes - block.size());
     const size_t before = block.capacity();
     if (block.size() + taken > before) {
-      block.reserve(std::min(kBlockBytes, std::max(2 * before, block.size() + taken)));
+      // The last step is a doubling at least: the string would round a smaller one up.
+      const size_t wanted = std::max(2 * before, block.size() + taken);
+      block.reserve(wanted > kBlockBytes / 2 ? kBlockBytes : wanted);
     }
     block.append(text.substr(0, taken));
     held_bytes_ += block.capacity() - before;

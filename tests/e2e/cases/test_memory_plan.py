@@ -9,7 +9,7 @@ import memory_plan  # noqa: E402
 
 
 class SmallBodies(memory_plan.Bodies):
-    limit = 2 * memory_plan.MIB
+    largest = 2 * memory_plan.MIB
 
 
 class FewAnswers(memory_plan.FullAnswerMemory):

@@ -98,7 +98,8 @@ TEST(MemoryPlanTest, EveryBoundOfTheFrontEndsHasALine) {
   // A head, a body or later requests, what was read, three buffers for answers, objects.
   EXPECT_EQ(BytesOf(plan, "HTTP connections"), 100U * ((64 + 8 + 64 + 32 + 48 + 16) << 10));
   EXPECT_EQ(BytesOf(plan, "large answers"), 70 * kMiB);
-  EXPECT_EQ(BytesOf(plan, "gRPC"), (4 * 8 + 16) * kMiB);
+  // Four messages and small ones; one that is decoded, with fields beside its text.
+  EXPECT_EQ(BytesOf(plan, "gRPC"), (4 * 8 + 16 + 8) * kMiB + 24 * (kMiB + 5 * 4096));
   EXPECT_EQ(BytesOf(plan, "work on a large body"),
             serving::BodyWorkBytes(10 * kMiB, SmallModel().max_model_len, 128));
   front_ends.http.tls.cert_file = "/cert.pem";

@@ -402,7 +402,8 @@ TEST(AnswerMemory, StreamsPauseEarlierWhenOthersHaveIt) {
   const auto unread = server.backend().NextScript();
   speak(*unread);
   unread->WaitForRelease();
-  EXPECT_LT(unread->num_polled(), kEvents / 2);
+  ASSERT_TRUE(unread->num_polled_before_cancel().has_value()) << "it was never paused";
+  EXPECT_LT(*unread->num_polled_before_cancel(), kEvents / 2);
 
   RawClient client(server.port(), /*receive_buffer_bytes=*/4096);
   client.Send(Chat(R"({"stream":true})"));

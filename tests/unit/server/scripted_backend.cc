@@ -51,6 +51,7 @@ class ScriptedGeneration final : public serving::Generation {
     {
       MutexLock lock(script_->mutex_);
       script_->cancelled_ = cause;
+      script_->num_polled_before_cancel_ = script_->num_polled_;
       script_->changed_.NotifyAll();
     }
     script_->Fail(serving::MakeError(500, "internal_error", "cancelled"));
@@ -123,6 +124,11 @@ void Script::WaitForRelease() {
 size_t Script::num_polled() const {
   MutexLock lock(mutex_);
   return num_polled_;
+}
+
+std::optional<size_t> Script::num_polled_before_cancel() const {
+  MutexLock lock(mutex_);
+  return num_polled_before_cancel_;
 }
 
 std::shared_ptr<Script> ScriptedBackend::NextScript() {

@@ -33,8 +33,9 @@ class Script {
   [[nodiscard]] engine::CancelCause WaitForCancel();
   // Blocks until the server let go of it.
   void WaitForRelease();
-  // Events that were taken.
+  // Events that were taken, and how many before the server cancelled it.
   [[nodiscard]] size_t num_polled() const;
+  [[nodiscard]] std::optional<size_t> num_polled_before_cancel() const;
 
  private:
   friend class ScriptedGeneration;
@@ -46,6 +47,7 @@ class Script {
   std::deque<serving::GenerationEvent> events_ SPINDLE_GUARDED_BY(mutex_);
   std::function<void()> ready_ SPINDLE_GUARDED_BY(mutex_);
   std::optional<engine::CancelCause> cancelled_ SPINDLE_GUARDED_BY(mutex_);
+  std::optional<size_t> num_polled_before_cancel_ SPINDLE_GUARDED_BY(mutex_);
   bool released_ SPINDLE_GUARDED_BY(mutex_) = false;
   bool last_pushed_ SPINDLE_GUARDED_BY(mutex_) = false;
   size_t num_polled_ SPINDLE_GUARDED_BY(mutex_) = 0;
