@@ -17,9 +17,9 @@ def counts(build, source):
     for notes in sorted(build.rglob("*.gcno")):
         answer = subprocess.run(["gcov", "--json-format", "--stdout", notes.name], cwd=notes.parent, check=True, capture_output=True, text=True)
         for line in answer.stdout.splitlines():
-            for entry in json.loads(line)["files"]:
-                path = pathlib.Path(entry["file"])
-                path = path if path.is_absolute() else (notes.parent / path).resolve()
+            report = json.loads(line)
+            for entry in report["files"]:
+                path = (pathlib.Path(report["current_working_directory"]) / entry["file"]).resolve()
                 if path.is_relative_to(source):
                     for each in entry["lines"]:
                         found[path.relative_to(source)][each["line_number"]] += each["count"]
