@@ -10,6 +10,7 @@
 #   B3  restarts and kills of a server with a disk tier
 #   B5  faults of the disk tier: in simulation, then in a server
 #   B6  simulator: frozen tables, cost of bucketed LRU, lock-step with recorded servers
+#   B11 resident size below the memory plan; coverage of src/kv (its sanitizers: A7)
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 PATH=$PATH:$HOME/.cargo/bin
@@ -103,6 +104,12 @@ accept_B6() {
   "$ROOT/tools/build.sh" release spindle kv_sim_test kv_sim_slow_test kv_sim_bench
   (cd "$ROOT/build/release" && ctest --output-on-failure -R '^kv_sim_(slow_)?test$')
   "$VENV/bin/python" "$ROOT/tests/stress/lockstep.py" --binary "$binary" --model "$SPINDLE_TEST_MODEL" --bench "$ROOT/build/release/bin/kv_sim_bench"
+}
+
+accept_B11() {
+  "$ROOT/tools/build.sh" release spindle
+  "$VENV/bin/python" "$ROOT/tests/stress/memory_plan.py" --binary "$binary" --model "$SPINDLE_TEST_MODEL" --json "$results/B11.json"
+  "$ROOT/tools/coverage.sh"
 }
 
 name=${1:-}

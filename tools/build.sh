@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds Spindle into build/<preset>. The binary is build/release/bin/spindle.
-# use: tools/build.sh [PRESET] [TARGET…]     presets: release (default), clang, asan, tsan
+# use: tools/build.sh [PRESET] [TARGET…]     presets: release (default), clang, asan, tsan, coverage
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 PATH=$PATH:$HOME/.cargo/bin

@@ -17,6 +17,7 @@
 #include "config/environment.h"
 #include "config/serve_options.h"
 #include "kernels/registry.h"
+#include "platform/memory.h"
 
 namespace spindle::app {
 namespace {
@@ -90,6 +91,7 @@ int ServeOver(const DiskEnvironment& disk, const std::vector<std::string>& argum
   if (const absl::Status status = log::Configure(options.log); !status.ok()) {
     return Fatal(kExitUsage, status);
   }
+  platform::BoundAllocator();
   std::vector<config::EffectiveOption> effective = table.Effective();
   return ServerProcess(std::move(options), std::move(effective), disk).Run();
 }

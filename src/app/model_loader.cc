@@ -178,6 +178,7 @@ absl::Status CheckMemory(const config::LoadOptions& options,
     fields.emplace_back(names[i], config::HumanBytes(plan.parts()[i].bytes));
   }
   fields.emplace_back("total", config::HumanBytes(plan.total_bytes()));
+  fields.emplace_back("total_bytes", plan.total_bytes());
   fields.emplace_back("limit", config::HumanBytes(config::MemoryPlan::LimitOf(available)));
   log::Write(log::Level::kInfo, "memory_plan", fields);
   return plan.Check(available);

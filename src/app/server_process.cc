@@ -137,7 +137,11 @@ class ServerProcess::Impl {
     const TimePoint started = SteadyClock().Now();
     absl::StatusOr<LoadResult> loaded = [this] {
       LoadProgressBar bar("loading");
-      const config::FrontEndOptions front_ends{.http = options_.http, .grpc = options_.grpc};
+      const config::FrontEndOptions front_ends{
+          .http = options_.http,
+          .grpc = options_.grpc,
+          .answer_memory_bytes = options_.serving.answer_memory_bytes,
+          .max_choices = options_.serving.max_n};
       return LoadModel(
           options_.load,
           &front_ends,

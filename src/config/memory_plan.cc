@@ -8,42 +8,46 @@
 
 #include "base/ids.h"
 #include "base/prefix_key.h"
-#include "engine/output_stream.h"
+#include "engine/request_bytes.h"
 #include "kv/disk/disk_options.h"
-#include "kv/stripe_record.h"
+#include "kv/tier_bytes.h"
 #include "kv/trace/kv_trace.h"
 #include "model/model.h"
+#include "platform/compute_pool.h"
+#include "serving/answer_memory.h"
+#include "serving/body_limits.h"
+#include "serving/held_bytes.h"
+#include "sparse/scratch_bytes.h"
 
 namespace spindle::config {
 namespace {
 
-// Code, libraries, tokenizer, tables of kernels and metrics, stacks of threads.
-constexpr uint64_t kOverheadBytes = 150ULL << 20;
-// Of an entry of the disk tier's index: the entry (88) and its place in the hash table (4).
-constexpr uint64_t kDiskEntryBytes = 92;
-// A record of the host tier's index, its place in the hash table, in the list of free slots and in
-// its sequence.
-constexpr uint64_t kHostEntryBytes = sizeof(kv::StripeRecord) + 4 + 4 + 12;
+// Measured: code and libraries, threads and their part of the allocator, gRPC and metrics at rest.
+constexpr uint64_t kProgramBytes = 64ULL << 20;
+// Of an entry of the vocabulary, in the tables of the tokenizer and their copies by text and id.
+constexpr uint64_t kVocabularyBytes = 640;
+// Tokens of most vocabularies are shorter.
+constexpr uint64_t kLongTokenBytes = 128;
+// Rows of logits that a sampler sorts and edits.
+constexpr uint64_t kSamplerBytes = 24;
+constexpr uint64_t kMinFastMetadataBytes = 4ULL << 20;
 // Of 64 pages of a cache group: directory entry and refault map. Of a frame: its leaf's and run
 // table's share, stamp and word.
 constexpr uint64_t kRegionBytes = 32;
 constexpr uint64_t kRegionPages = 64;
 constexpr uint64_t kFrameTableBytes = 8;
-constexpr uint64_t kMinFastMetadataBytes = 4ULL << 20;
-// A token of a request that waits or runs: its id, and its share of a stripe's key.
-constexpr uint64_t kTokenBytes = sizeof(TokenId) + 1;
-// An event that waits in a stream without log-probabilities.
-constexpr uint64_t kEventBytes = sizeof(engine::StreamEvent);
 
 void PlanKv(const LoadOptions& options,
             const model::ModelConfig& model,
             uint64_t total_memory_bytes,
             MemoryPlan* plan) {
-  const uint64_t stripe_bytes = GeometryOf(options, model).stripe_bytes();
+  const kv::KvGeometry geometry = GeometryOf(options, model);
   const uint64_t host_bytes = ResolveHostBytes(options, model, total_memory_bytes);
   plan->Add("KV in host memory", host_bytes, "--kv-host-bytes");
-  plan->Add(
-      "index of the host tier", host_bytes / stripe_bytes * kHostEntryBytes, "--kv-host-bytes");
+  plan->Add("index of the host tier", kv::HostIndexBytes(geometry, host_bytes), "--kv-host-bytes");
+  plan->Add("indexes of sparse attention",
+            sparse::AllIndexBytes(geometry, host_bytes / geometry.stripe_bytes()),
+            "--kv-host-bytes");
   if (const uint64_t fast_bytes = ResolveFastBytes(options, model, total_memory_bytes);
       fast_bytes != 0) {
     plan->Add("fast tier", fast_bytes, "--kv-fast-bytes");
@@ -57,24 +61,59 @@ void PlanKv(const LoadOptions& options,
   if (options.kv.disk_path.empty()) {
     return;
   }
-  const uint64_t disk_bytes =
-      options.kv.disk_bytes == 0 ? kMaxDefaultDiskBytes : options.kv.disk_bytes;
-  plan->Add(
-      "index of the disk tier", disk_bytes / stripe_bytes * kDiskEntryBytes, "--kv-disk-bytes");
-  plan->Add("queues of the disk tier", kv::disk::DiskOptions().max_store_bytes);
+  kv::disk::DiskOptions disk;
+  disk.capacity_bytes = options.kv.disk_bytes == 0 ? kMaxDefaultDiskBytes : options.kv.disk_bytes;
+  const kv::DiskTierBytes bytes =
+      kv::DiskTierBytesOf({.sessions = {.max_sessions = options.kv.max_sessions}},
+                          disk,
+                          geometry,
+                          host_bytes,
+                          model.max_model_len);
+  plan->Add("index of the disk tier", bytes.index, "--kv-disk-bytes");
+  plan->Add("transfers of the disk tier", bytes.transfers);
+  plan->Add("sessions", bytes.sessions, "--kv-max-sessions");
 }
 
-void PlanFrontEnds(const FrontEndOptions& options, uint64_t num_requests, MemoryPlan* plan) {
+void PlanModel(const LoadOptions& options, const model::ModelConfig& model, MemoryPlan* plan) {
+  const engine::StepBounds step =
+      engine::StepBoundsOf(ResolveEngineOptions(options, model.max_model_len), model.max_model_len);
+  const uint32_t num_workers = options.threads == 0 ? platform::UsableCpus() : options.threads;
+  plan->Add("position tables",
+            uint64_t{model.max_model_len} * model.rope.dim * sizeof(float),
+            "--max-model-len");
+  plan->Add("activations",
+            model::ActivationBytes(model, step.max_rows, step.max_logit_rows),
+            "--max-num-batched-tokens");
+  plan->Add("attention",
+            sparse::ScratchBytes(GeometryOf(options, model),
+                                 {.num_q_heads = model.num_q_heads,
+                                  .max_rows = step.max_rows,
+                                  .max_sequences = options.engine.max_num_seqs,
+                                  .max_model_len = model.max_model_len,
+                                  .num_workers = num_workers}),
+            "--max-model-len");
+  plan->Add("vocabulary", model.vocab_size * (kVocabularyBytes + kSamplerBytes));
+}
+
+void PlanFrontEnds(const FrontEndOptions& options,
+                   const model::ModelConfig& model,
+                   MemoryPlan* plan) {
   const server::HttpOptions& http = options.http;
   plan->Add("HTTP connections",
-            http.max_connections *
-                (http.max_header_bytes + server::kLargeBodyBytes + server::kConnectionReadBytes),
+            http.max_connections * server::ConnectionBytes(http, serving::kSmallAnswerBytes),
             "--max-connections");
   plan->Add("large HTTP bodies", server::kBodiesAtOnce * http.max_body_bytes, "--max-body-size");
-  plan->Add("output buffers", num_requests * http.stream_buffer_bytes, "--stream-buffer");
+  const uint64_t largest_body = options.grpc.port == 0
+                                    ? http.max_body_bytes
+                                    : std::max(http.max_body_bytes, options.grpc.max_message_bytes);
+  plan->Add("work on a large body",
+            serving::BodyWorkBytes(largest_body, model.max_model_len, kLongTokenBytes),
+            "--max-body-size");
+  plan->Add("large answers", options.answer_memory_bytes, "--answer-memory");
   if (options.grpc.port != 0) {
-    plan->Add(
-        "gRPC", server::GrpcMemoryBytes(options.grpc.max_message_bytes), "--grpc-max-message");
+    plan->Add("gRPC",
+              server::GrpcMemoryBytes(options.grpc.max_message_bytes, model.max_model_len),
+              "--grpc-max-message");
   }
 }
 
@@ -160,26 +199,22 @@ MemoryPlan PlanServing(const LoadOptions& options,
                        uint64_t total_memory_bytes,
                        const FrontEndOptions* front_ends) {
   const engine::EngineOptions engine = ResolveEngineOptions(options, model.max_model_len);
-  const engine::StepBounds step = engine::StepBoundsOf(engine, model.max_model_len);
-  const uint64_t num_requests = uint64_t{engine.max_num_seqs} + engine.max_queue_size;
-  const uint64_t num_tokens =
-      engine.max_queue_tokens + uint64_t{engine.max_num_seqs} * model.max_model_len;
+  const uint32_t max_choices = front_ends == nullptr ? 1 : front_ends->max_choices;
+  const engine::RequestBounds requests = engine::RequestBoundsOf(engine, model.max_model_len);
   MemoryPlan plan;
   plan.Add("weights", weight_bytes);
   PlanKv(options, model, total_memory_bytes, &plan);
-  plan.Add("position tables",
-           uint64_t{model.max_model_len} * model.rope.dim * sizeof(float),
-           "--max-model-len");
-  plan.Add("activations",
-           model::ActivationBytes(model, step.max_rows, step.max_logit_rows),
-           "--max-num-batched-tokens");
+  PlanModel(options, model, &plan);
+  // The engine's part, and the transport's prompts and objects.
   plan.Add("requests",
-           num_tokens * kTokenBytes + num_requests * engine.stream_capacity_events * kEventBytes,
+           engine::RequestBytes(engine, model.max_model_len, max_choices) +
+               requests.num_tokens * sizeof(TokenId) +
+               requests.num_requests * serving::RequestBytes(max_choices),
            "--max-queue-size");
   if (front_ends != nullptr) {
-    PlanFrontEnds(*front_ends, num_requests, &plan);
+    PlanFrontEnds(*front_ends, model, &plan);
   }
-  plan.Add("program", kOverheadBytes);
+  plan.Add("program", kProgramBytes);
   return plan;
 }
 

@@ -12,6 +12,7 @@
 #include "model/model_config.h"
 #include "server/grpc/grpc_options.h"
 #include "server/http/http_options.h"
+#include "serving/serving_options.h"
 
 namespace spindle::config {
 
@@ -49,6 +50,8 @@ class MemoryPlan {
 struct FrontEndOptions {
   server::HttpOptions http;
   server::GrpcOptions grpc;
+  uint64_t answer_memory_bytes = serving::ServingOptions().answer_memory_bytes;
+  uint32_t max_choices = serving::ServingOptions().max_n;
 };
 
 // Shape of the KV of a model under the options.

@@ -29,6 +29,12 @@ void AddApiOptions(OptionTable& table, serving::ServingOptions& serving) {
                0,
                1U << 20,
                "longest prompt with prompt log-probabilities");
+  table.Bytes("answer-memory",
+              &serving.answer_memory_bytes,
+              1U << 20,
+              kMaxBytes,
+              "memory that answers above 16 KiB share while they wait for their end or their "
+              "reader");
   table
       .OptionalUint32("default-max-tokens",
                       &serving.default_max_tokens,

@@ -399,6 +399,10 @@ void RequestLifecycle::RetireChoice(Choice& choice, FinishReason reason, TokenId
     LeaveWaiting(choice);
   }
   choice.state = ChoiceState::kFinished;
+  // The other choices may go on for long.
+  choice.history = {};
+  choice.keys = {};
+  choice.sampler.reset();
   ++request.num_finished;
   StreamEvent event;
   event.kind = StreamEvent::Kind::kFinished;

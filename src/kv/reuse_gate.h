@@ -13,7 +13,7 @@ namespace spindle::kv {
 
 class ReuseGate {
  public:
-  // `num_places` is rounded up to a power of two; 16 bytes each.
+  // `num_places` is rounded up to a power of two; kPlaceBytes each.
   explicit ReuseGate(uint32_t num_places);
 
   // Counts one use of the prefix that ends in `key`; returns how often it was seen, as far as the
@@ -22,11 +22,15 @@ class ReuseGate {
 
   [[nodiscard]] uint32_t Uses(const Digest& key) const;
 
+  static constexpr uint32_t kPlaceBytes = 16;
+
  private:
   struct Place {
     uint64_t fingerprint = 0;
     uint32_t uses = 0;
   };
+
+  static_assert(sizeof(Place) == kPlaceBytes);
 
   [[nodiscard]] size_t PlaceOf(const Digest& key) const;
 

@@ -39,6 +39,10 @@ SessionKeeper::SessionKeeper(SessionOptions options,
 // --- saving
 
 bool SessionKeeper::Save(SaveRequest&& request) {
+  if (saves_.size() >= options_.max_pending) {
+    ++counters_.saves_failed;
+    return false;
+  }
   const uint64_t now = options_.wall_seconds();
   const Digest key = disk::SessionKey(request.name.tenant, request.name.id);
   const Session* const before = book_.Find(key);
@@ -299,6 +303,10 @@ std::optional<SessionKeeper::Tail> SessionKeeper::FindTail(const Digest& parent,
 // --- restoring
 
 absl::Status SessionKeeper::Fetch(Session& session, FetchPurpose purpose) {
+  if (fetches_.size() + rewrites_.size() >= options_.max_pending) {
+    return absl::UnavailableError(std::to_string(options_.max_pending) +
+                                  " sessions are being read or changed");
+  }
   const uint64_t tag = ++last_tag_ | kTagBit;
   const absl::StatusOr<disk::Ticket> ticket = disk_.SubmitFetch(ManifestId(session.key), tag);
   if (absl::IsNotFound(ticket.status())) {

@@ -43,6 +43,9 @@ namespace spindle::kv {
 
 struct SessionOptions {
   uint32_t max_sessions = 4096;
+  // Saves that are not durable yet; restores and changes that wait for a manifest. More are
+  // refused.
+  uint32_t max_pending = 64;
   double max_share = 0.75;  // of the disk tier's capacity
   std::function<uint64_t()> wall_seconds = SystemSeconds;
 };
@@ -108,7 +111,7 @@ class SessionKeeper {
     std::vector<TokenId> tail{};  // of the rows behind them, at most 63
   };
 
-  // False when too many stores wait.
+  // False when too many saves or stores wait.
   [[nodiscard]] bool Save(SaveRequest&& request);
 
   // In order of their last use, newest first. Nothing as tenant: of all.
@@ -187,10 +190,10 @@ class SessionKeeper {
   void EnforceBounds();
   [[nodiscard]] uint64_t StripesHeld();
   [[nodiscard]] SessionInfo Describe(const Session& session) const;
-  absl::StatusOr<std::vector<disk::SessionManifest>> ReadManifests();
+  absl::StatusOr<std::vector<Session>> ReadManifests();
   void TakeManifest(const disk::RecordId& id,
                     const disk::Completion& completion,
-                    std::vector<disk::SessionManifest>* manifests);
+                    std::vector<Session>* sessions);
   void FindForeign(disk::DiskFiles& files, const std::string& root);
   void EraseOrphanTails();
   void Publish();

@@ -12,14 +12,15 @@
 namespace spindle::kv {
 
 absl::Status SessionKeeper::Recover(disk::DiskFiles& files, const std::string& root) {
-  SPINDLE_ASSIGN_OR_RETURN(std::vector<disk::SessionManifest> manifests, ReadManifests());
+  SPINDLE_ASSIGN_OR_RETURN(std::vector<Session> sessions, ReadManifests());
   // Those used last come last, as the book wants them.
-  std::ranges::sort(manifests, {}, &disk::SessionManifest::last_used_s);
-  for (disk::SessionManifest& manifest : manifests) {
-    for (const Digest& stripe : manifest.stripe_keys) {
+  std::ranges::sort(
+      sessions, {}, [](const Session& session) { return session.manifest.last_used_s; });
+  for (Session& session : sessions) {
+    for (const Digest& stripe : session.manifest.stripe_keys) {
       disk_.Retain(stripe);
     }
-    book_.Add(MakeSession(std::move(manifest)));
+    book_.Add(std::move(session));
   }
   EndExpired();
   EnforceBounds();
@@ -29,14 +30,15 @@ absl::Status SessionKeeper::Recover(disk::DiskFiles& files, const std::string& r
   return disk_.Flush();
 }
 
-absl::StatusOr<std::vector<disk::SessionManifest>> SessionKeeper::ReadManifests() {
-  constexpr size_t kBatch = 256;
+// Manifests hold all tokens of their sessions, so only a few are in memory at a time.
+absl::StatusOr<std::vector<Session>> SessionKeeper::ReadManifests() {
+  const size_t batch_size = options_.max_pending;
   std::vector<disk::RecordId> ids;
   disk_.ForEach(disk::RecordKind::kSession,
                 [&ids](const disk::RecordId& id) { ids.push_back(id); });
-  std::vector<disk::SessionManifest> manifests;
-  for (size_t begin = 0; begin < ids.size(); begin += kBatch) {
-    const size_t end = std::min(ids.size(), begin + kBatch);
+  std::vector<Session> sessions;
+  for (size_t begin = 0; begin < ids.size(); begin += batch_size) {
+    const size_t end = std::min(ids.size(), begin + batch_size);
     for (size_t i = begin; i < end; ++i) {
       if (!disk_.SubmitFetch(ids[i], i).ok()) {
         damaged_.insert(ids[i].key);
@@ -46,21 +48,21 @@ absl::StatusOr<std::vector<disk::SessionManifest>> SessionKeeper::ReadManifests(
     std::array<disk::Completion, 16> completions;
     while (const size_t count = disk_.Poll(completions)) {
       for (const disk::Completion& completion : std::span(completions).first(count)) {
-        TakeManifest(ids[completion.tag], completion, &manifests);
+        TakeManifest(ids[completion.tag], completion, &sessions);
       }
     }
   }
-  return manifests;
+  return sessions;
 }
 
 void SessionKeeper::TakeManifest(const disk::RecordId& id,
                                  const disk::Completion& completion,
-                                 std::vector<disk::SessionManifest>* manifests) {
+                                 std::vector<Session>* sessions) {
   absl::Status status = completion.status;
   if (status.ok()) {
     absl::StatusOr<disk::SessionManifest> manifest = disk::DecodeSession(completion.payload);
     if (manifest.ok() && KeyOf(*manifest) == id.key) {
-      manifests->push_back(*std::move(manifest));
+      sessions->push_back(MakeSession(*std::move(manifest)));
       return;
     }
     status = absl::DataLossError("the manifest is not what its key says");

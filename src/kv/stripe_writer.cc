@@ -10,7 +10,6 @@
 namespace spindle::kv {
 namespace {
 
-constexpr uint32_t kGatePlaces = uint32_t{1} << 16;
 // Stripes of a short prefix are written from this use on.
 constexpr uint32_t kMinUses = 2;
 // How long a store may wait for space or the queue, and how often it asks again meanwhile.

@@ -29,6 +29,10 @@ class StripeWriter {
     uint32_t max_waiting;
   };
 
+  // Table of the uses that decide what is written.
+  static constexpr uint32_t kGatePlaces = uint32_t{1} << 16;
+  static constexpr uint64_t kGateBytes = uint64_t{kGatePlaces} * ReuseGate::kPlaceBytes;
+
   struct Counters {
     std::atomic<uint64_t> gated{0};    // offers that were not worth it
     std::atomic<uint64_t> dropped{0};  // for want of room

@@ -7,6 +7,7 @@
 #include "base/status_macros.h"
 #include "model/config_reader.h"
 #include "model/rope.h"
+#include "model/tensor_names.h"
 #include "model/transformer.h"
 #include "model/weights.h"
 
@@ -59,8 +60,16 @@ Model::~Model() = default;
 uint64_t EstimateWeightBytes(const formats::ModelFile& file,
                              kernels::ComputeMode mode,
                              const kernels::KernelTable& kernels) {
-  uint64_t bytes = 0;
+  // Rows of the embedding are looked up in the file; without a head of its own it is packed as
+  // well.
+  const formats::TensorInfo* const embedding =
+      file.Find(TensorName(file.kind(), Role::kEmbedding, 0));
+  const bool is_tied = file.Find(TensorName(file.kind(), Role::kHead, 0)) == nullptr;
+  uint64_t bytes = embedding == nullptr ? 0 : embedding->bytes.size();
   for (const formats::TensorInfo& tensor : file.tensors()) {
+    if (&tensor == embedding && !is_tied) {
+      continue;
+    }
     uint64_t packed = 0;
     if (tensor.shape.size() == 2 && std::max(tensor.shape[0], tensor.shape[1]) < UINT32_MAX) {
       packed = kernels.packed_bytes(tensor.type,

@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include <malloc.h>
 #include <sys/mman.h>
 
 namespace spindle::platform {
@@ -38,6 +39,15 @@ absl::StatusOr<AlignedBuffer> AlignedBuffer::Allocate(size_t bytes) {
     madvise(aligned, page_bytes, MADV_HUGEPAGE);  // advisory: plain pages work too
   }
   return AlignedBuffer(aligned, bytes);
+}
+
+void BoundAllocator() {
+  // Without a fixed threshold it grows with what is freed, up to 32 MiB, and so does what the
+  // allocator keeps.
+  constexpr int kMappedBytes = 128 << 10;
+  constexpr int kMaxArenas = 4;
+  mallopt(M_MMAP_THRESHOLD, kMappedBytes);
+  mallopt(M_ARENA_MAX, kMaxArenas);
 }
 
 AlignedBuffer::~AlignedBuffer() {

@@ -45,4 +45,9 @@ class AlignedBuffer {
   size_t bytes_ = 0;
 };
 
+// Makes the C library's allocator return what is freed: large pieces at once, whatever was freed
+// before, and from few arenas. For programs whose memory is bounded; call it before there are
+// threads.
+void BoundAllocator();
+
 }  // namespace spindle::platform

@@ -27,7 +27,10 @@ struct ApiError {
 // Nothing when all is well.
 using MaybeError = std::optional<ApiError>;
 
-// 400 invalid_request_error with the given code.
+// An error whose type follows from the status.
+[[nodiscard]] ApiError MakeError(int http_status, std::string code, std::string message);
+
+// 400 with the given code.
 [[nodiscard]] ApiError InvalidRequest(std::string code, std::string param, std::string message);
 
 // A value or the error to answer with. Like StatusOr, for failures that have an API form.

@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "serving/body_limits.h"
 #include "serving/field_handlers.h"
 
 namespace spindle::serving {
@@ -243,9 +244,10 @@ class MessageWriter {
   // Valid JSON goes in as the value it means, anything else as the string it is.
   void AppendArguments(const std::string& arguments) {
     JsonDocument document;
-    if (document.Parse(arguments, kMaxArgumentsDepth).has_value()) {
+    if (document.Parse(arguments, kMaxArgumentsDepth, kMaxTemplateNodes).has_value()) {
       AppendJsonString(arguments, &tool_calls_json_);
     } else {
+      context_.out->json_nodes += document.num_nodes();
       tool_calls_json_ += document.root().Normalized();
     }
   }

@@ -11,7 +11,10 @@
 #include "base/log.h"
 #include "base/prefix_key.h"
 #include "base/status_macros.h"
+#include "serving/answer_memory.h"
 #include "serving/error_mapping.h"
+#include "serving/held_bytes.h"
+#include "serving/kv_fields.h"
 #include "serving/model_listing.h"
 #include "serving/prompt_builder.h"
 #include "serving/request_parser.h"
@@ -22,6 +25,7 @@
 #include "serving/stream_generation.h"
 #include "serving/tokenizer_tools.h"
 #include "serving/typed_validation.h"
+#include "serving/work_turn.h"
 
 namespace spindle::serving {
 namespace {
@@ -73,7 +77,8 @@ CompletionService::CompletionService(const ServingOptions& options,
       clock_(clock),
       compile_(std::move(compile)),
       metrics_(std::make_unique<ServingMetrics>(registry)),
-      created_(clock.Now()) {}
+      created_(clock.Now()),
+      answer_memory_(options.answer_memory_bytes, kSmallAnswerBytes) {}
 
 CompletionService::~CompletionService() = default;
 
@@ -132,6 +137,10 @@ const text::Tokenizer* CompletionService::tokenizer() const {
   return model == nullptr ? nullptr : model->tokenizer.get();
 }
 
+uint32_t CompletionService::max_model_len() const {
+  return model_->facts.max_model_len;
+}
+
 void CompletionService::RecordRejection(const ApiError& error) const {
   metrics_->Rejected(error);
 }
@@ -163,6 +172,7 @@ PromptTools CompletionService::Tools() const {
 Result<std::vector<TokenId>> CompletionService::EncodeText(const std::string& text,
                                                            bool add_special,
                                                            std::string_view param) const {
+  const WorkTurn turn(large_work_, text.size());
   std::vector<TokenId> tokens;
   if (MaybeError error = serving::EncodeText(
           text, {.add_special = add_special, .parse_special = true}, param, Tools(), &tokens);
@@ -170,6 +180,17 @@ Result<std::vector<TokenId>> CompletionService::EncodeText(const std::string& te
     return *std::move(error);
   }
   return tokens;
+}
+
+Result<std::string> CompletionService::DecodeIds(std::span<const TokenId> ids,
+                                                 bool skip_special,
+                                                 std::string_view param) const {
+  std::string text;
+  if (MaybeError error = serving::DecodeIds(ids, skip_special, param, Tools(), &text);
+      error.has_value()) {
+    return *std::move(error);
+  }
+  return text;
 }
 
 SamplingParams CompletionService::DefaultSampling() const {
@@ -252,6 +273,7 @@ MaybeError CompletionService::PrepareInto(Endpoint endpoint,
 Result<PreparedRequest> CompletionService::Prepare(Endpoint endpoint,
                                                    std::string_view body,
                                                    const Caller& caller) const {
+  const WorkTurn turn(large_work_, body.size());
   RequestFields fields;
   if (MaybeError error = PrepareInto(endpoint, body, caller, &fields); error.has_value()) {
     return Reject(*std::move(error));
@@ -286,6 +308,17 @@ Result<PreparedRequest> CompletionService::Validate(PreparedRequest request) con
     return Reject(*std::move(error));
   }
   return request;
+}
+
+MaybeError CompletionService::ApplyKv(const KvWishes& wishes,
+                                      const Caller& caller,
+                                      PreparedRequest* request) const {
+  MaybeError error =
+      serving::ApplyKv(wishes, model_->facts, caller, request->prompts.size(), request);
+  if (error.has_value()) {
+    metrics_->Rejected(*error);
+  }
+  return error;
 }
 
 engine::EngineRequest CompletionService::ToEngineRequest(const PreparedRequest& request,
@@ -333,6 +366,10 @@ Result<std::unique_ptr<Generation>> CompletionService::Start(const PreparedReque
   if (std::optional<ApiError> error = Unavailable(); error.has_value()) {
     return Reject(*std::move(error));
   }
+  ByteQuota::Lease lease(answer_memory_);
+  if (const uint64_t bytes = ParameterBytes(request); !lease.Cover(bytes)) {
+    return Reject(AnswerMemoryFull(bytes, answer_memory_));
+  }
   const uint32_t waiting = request.progress ? model_->engine->Load().waiting : 0;
   std::vector<std::shared_ptr<engine::OutputStream>> streams;
   for (size_t i = 0; i < request.prompts.size(); ++i) {
@@ -346,12 +383,13 @@ Result<std::unique_ptr<Generation>> CompletionService::Start(const PreparedReque
     }
     streams.push_back(std::get<std::shared_ptr<engine::OutputStream>>(std::move(result)));
   }
-  auto generation =
-      std::make_unique<StreamGeneration>(request,
-                                         caller.request_id,
-                                         caller.received,
-                                         std::move(streams),
-                                         GenerationDeps{*model_->tokenizer, *metrics_, clock_});
+  auto generation = std::make_unique<StreamGeneration>(
+      request,
+      caller.request_id,
+      caller.received,
+      std::move(streams),
+      std::move(lease),
+      GenerationDeps{*model_->tokenizer, *metrics_, answer_memory_, clock_});
   if (waiting > 0) {
     generation->ReportQueued(waiting);
   }
@@ -362,6 +400,7 @@ Result<std::string> CompletionService::Tokenize(std::string_view body) const {
   if (published_ == nullptr) {
     return *Unavailable();
   }
+  const WorkTurn turn(large_work_, body.size());
   RequestFields fields;
   fields.developer_is_system = !template_knows_developer_;
   return TokenizeJson(body, {options_, model_->facts, Tools()}, std::move(fields));
@@ -371,6 +410,7 @@ Result<std::string> CompletionService::Detokenize(std::string_view body) const {
   if (published_ == nullptr) {
     return *Unavailable();
   }
+  const WorkTurn turn(large_work_, body.size());
   return DetokenizeJson(body, {options_, model_->facts, Tools()});
 }
 
@@ -378,6 +418,7 @@ Result<std::string> CompletionService::ApplyTemplate(std::string_view body, bool
   if (published_ == nullptr) {
     return *Unavailable();
   }
+  const WorkTurn turn(large_work_, body.size());
   RequestFields fields;
   if (MaybeError error = ReadFields(Endpoint::kChat, body, Caller{}, &fields); error.has_value()) {
     return *std::move(error);
@@ -389,6 +430,7 @@ Result<std::string> CompletionService::CountInputTokens(std::string_view body) c
   if (published_ == nullptr) {
     return *Unavailable();
   }
+  const WorkTurn turn(large_work_, body.size());
   RequestFields fields;
   if (MaybeError error = ReadFields(Endpoint::kChat, body, Caller{}, &fields); error.has_value()) {
     return *std::move(error);

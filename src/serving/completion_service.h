@@ -11,16 +11,20 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "base/byte_quota.h"
 #include "base/clock.h"
+#include "base/mutex.h"
 #include "engine/engine.h"
 #include "metrics/metrics.h"
 #include "serving/api_error.h"
 #include "serving/generation.h"
+#include "serving/kv_wishes.h"
 #include "serving/serving_options.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
@@ -148,6 +152,11 @@ class CompletionService {
   // For callers with typed input (gRPC, terminal chat): fills defaults and checks ranges, context
   // and model name of a request whose prompts are already tokens.
   [[nodiscard]] Result<PreparedRequest> Validate(PreparedRequest request) const;
+  // Checks what a typed caller says about the KV of a request whose prompts and sampling are set,
+  // and applies it; paths in errors begin with `spindle.kv`. REQUIRES: ready.
+  [[nodiscard]] MaybeError ApplyKv(const KvWishes& wishes,
+                                   const Caller& caller,
+                                   PreparedRequest* request) const;
   // Checks 11-12. On success the generation is queued.
   [[nodiscard]] Result<std::unique_ptr<Generation>> Start(const PreparedRequest& request,
                                                           const Caller& caller);
@@ -163,6 +172,9 @@ class CompletionService {
   [[nodiscard]] Result<std::string> ListModels() const;
   [[nodiscard]] Result<std::string> GetModel(std::string_view id) const;
 
+  // What transports hold of answers takes leases of it.
+  [[nodiscard]] ByteQuota& answer_memory() { return answer_memory_; }
+
   // Counts a refusal that the transport made itself (check 5, limits of a key) in
   // spindle_requests_rejected_total. Prepare, Validate and Start count theirs.
   void RecordRejection(const ApiError& error) const;
@@ -173,8 +185,16 @@ class CompletionService {
                                                         bool add_special,
                                                         std::string_view param) const;
 
+  // Their text. REQUIRES: a model. ERRORS: invalid_value (an id outside the vocabulary),
+  // context_length_exceeded (more ids than the context holds).
+  [[nodiscard]] Result<std::string> DecodeIds(std::span<const TokenId> ids,
+                                              bool skip_special,
+                                              std::string_view param) const;
+
   // Null before SetModel.
   [[nodiscard]] const text::Tokenizer* tokenizer() const;
+  // Context of a sequence. REQUIRES: a model.
+  [[nodiscard]] uint32_t max_model_len() const;
   [[nodiscard]] std::string SystemFingerprint() const;
 
   [[nodiscard]] const ServingOptions& options() const { return options_; }
@@ -204,6 +224,8 @@ class CompletionService {
   const TemplateCompiler compile_;
   const std::unique_ptr<const ServingMetrics> metrics_;
   const TimePoint created_;
+  ByteQuota answer_memory_;
+  mutable Mutex large_work_;  // whose turn it is
 
   std::unique_ptr<ServedModel> model_;  // for others once published_
   std::string fingerprint_;

@@ -15,28 +15,16 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-ApiError Error(int status, std::string type, std::string code, std::string message) {
-  ApiError error;
-  error.http_status = status;
-  error.type = std::move(type);
-  error.code = std::move(code);
-  error.message = std::move(message);
-  return error;
-}
-
 ApiError GenerationTimeout() {
-  ApiError error =
-      Error(504, "timeout_error", "generation_timeout", "The request ran out of its time.");
+  ApiError error = MakeError(504, "generation_timeout", "The request ran out of its time.");
   error.should_retry = false;
   return error;
 }
 
 // Nobody is left to read this unless an operator cancelled; 499 is what logs and metrics show.
 ApiError Cancelled(std::string_view who) {
-  ApiError error = Error(499,
-                         "invalid_request_error",
-                         "request_cancelled",
-                         fmt::format("The request was cancelled: {}.", who));
+  ApiError error =
+      MakeError(499, "request_cancelled", fmt::format("The request was cancelled: {}.", who));
   error.should_retry = false;
   return error;
 }
@@ -60,23 +48,21 @@ milliseconds RetryAfter(milliseconds estimate) {
 }
 
 ApiError QueueFull(milliseconds estimate) {
-  ApiError error =
-      Error(429, "rate_limit_error", "queue_full", "The request queue is full; try again later.");
+  ApiError error = MakeError(429, "queue_full", "The request queue is full; try again later.");
   error.retry_after = RetryAfter(estimate);
   error.should_retry = true;
   return error;
 }
 
 ApiError ShuttingDown(milliseconds time_left) {
-  ApiError error = Error(503, "overloaded_error", "shutting_down", "The server is shutting down.");
+  ApiError error = MakeError(503, "shutting_down", "The server is shutting down.");
   error.retry_after = RetryAfter(time_left);
   error.should_retry = true;
   return error;
 }
 
 ApiError ModelLoading(double progress, milliseconds time_left) {
-  ApiError error =
-      Error(503, "overloaded_error", "model_loading", "The model is still being loaded.");
+  ApiError error = MakeError(503, "model_loading", "The model is still being loaded.");
   error.progress = progress;
   error.retry_after = RetryAfter(time_left);
   error.should_retry = true;
@@ -136,8 +122,7 @@ ApiError FromEnd(const engine::StreamEvent& event, std::string_view param) {
     case kRequestTimeout:
       return GenerationTimeout();
     case kQueueTimeout: {
-      ApiError error = Error(
-          503, "overloaded_error", "queue_timeout", "The request waited too long in the queue.");
+      ApiError error = MakeError(503, "queue_timeout", "The request waited too long in the queue.");
       error.should_retry = true;
       return error;
     }
@@ -148,10 +133,8 @@ ApiError FromEnd(const engine::StreamEvent& event, std::string_view param) {
     case kOutOfMemory:
       return KvCapacityExceeded(param, "The request outgrew the KV memory of the server.");
     case kNoTokenAllowed: {
-      ApiError error = Error(500,
-                             "server_error",
-                             "grammar_dead_end",
-                             "The request's bans left no token that may be sampled.");
+      ApiError error = MakeError(
+          500, "grammar_dead_end", "The request's bans left no token that may be sampled.");
       error.should_retry = false;
       return error;
     }

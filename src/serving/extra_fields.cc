@@ -90,10 +90,13 @@ MaybeError ReadMinTokens(JsonValue value, const FieldContext& context) {
 }
 
 MaybeError ReadStopTokenIds(JsonValue value, const FieldContext& context) {
-  return ReadTokenIds(value,
-                      "stop_token_ids",
-                      context.model.vocab_size,
-                      &context.out->prepared.sampling.stop_token_ids);
+  std::vector<TokenId>& ids = context.out->prepared.sampling.stop_token_ids;
+  if (MaybeError error = ReadTokenIds(value, "stop_token_ids", context.model.vocab_size, &ids);
+      error.has_value()) {
+    return error;
+  }
+  KeepDistinct(&ids);
+  return std::nullopt;
 }
 
 MaybeError ReadIgnoreEos(JsonValue value, const FieldContext& context) {
@@ -129,8 +132,7 @@ MaybeError ReadAllowedTokenIds(JsonValue value, const FieldContext& context) {
                           "allowed_token_ids",
                           "'allowed_token_ids' must hold at least one token id.");
   }
-  std::sort(ids.begin(), ids.end());
-  ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
+  KeepDistinct(&ids);
   context.out->prepared.sampling.allowed_token_ids = std::move(ids);
   return std::nullopt;
 }
@@ -240,13 +242,11 @@ MaybeError ReadPriority(JsonValue value, const FieldContext& context) {
     return error;
   }
   if (priority < context.caller.min_priority) {
-    ApiError error;
-    error.http_status = 403;
-    error.type = "permission_error";
-    error.code = "insufficient_permissions";
+    ApiError error = MakeError(403,
+                               "insufficient_permissions",
+                               fmt::format("This API key may not send a 'priority' below {}.",
+                                           context.caller.min_priority));
     error.param = "priority";
-    error.message = fmt::format("This API key may not send a 'priority' below {}.",
-                                context.caller.min_priority);
     return error;
   }
   context.out->prepared.priority = static_cast<int32_t>(priority);

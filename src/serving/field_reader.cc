@@ -1,5 +1,6 @@
 #include "serving/field_reader.h"
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -78,6 +79,37 @@ MaybeError ExpectType(JsonValue value, std::string_view path, JsonType type) {
   return std::nullopt;
 }
 
+MaybeError CheckInteger(int64_t value, std::string_view path, const IntegerRange& range) {
+  return value >= range.min && value <= range.max ? MaybeError() : OutOfRange(path, range);
+}
+
+MaybeError NarrowNumber(double value, std::string_view path, const NumberRange& range, float* out) {
+  const auto narrow = static_cast<float>(value);
+  // The second test: a tiny value above an excluded minimum may round onto it.
+  if (!range.Contains(value) || !range.Contains(static_cast<double>(narrow))) {
+    return OutOfRange(path, range);
+  }
+  *out = narrow;
+  return std::nullopt;
+}
+
+MaybeError FindChoice(std::string_view text,
+                      std::string_view path,
+                      std::span<const std::string_view> choices,
+                      size_t* out) {
+  for (size_t i = 0; i < choices.size(); ++i) {
+    if (choices[i] == text) {
+      *out = i;
+      return std::nullopt;
+    }
+  }
+  return InvalidRequest(
+      "invalid_value",
+      std::string(path),
+      fmt::format(
+          "'{}' must be one of {}; it is '{}'.", path, fmt::join(choices, ", "), Excerpt(text)));
+}
+
 MaybeError ReadBool(JsonValue value, std::string_view path, bool* out) {
   if (MaybeError error = ExpectType(value, path, JsonType::kBool); error.has_value()) {
     return error;
@@ -112,11 +144,8 @@ MaybeError ReadInteger(JsonValue value,
     case IntegerReading::kGood:
       break;
   }
-  if (integer < range.min || integer > range.max) {
-    return OutOfRange(path, range);
-  }
   *out = integer;
-  return std::nullopt;
+  return CheckInteger(integer, path, range);
 }
 
 MaybeError ReadNumber(JsonValue value,
@@ -126,14 +155,7 @@ MaybeError ReadNumber(JsonValue value,
   if (MaybeError error = ExpectType(value, path, JsonType::kNumber); error.has_value()) {
     return error;
   }
-  const double number = value.AsDouble();
-  const auto narrow = static_cast<float>(number);
-  // The second test: a tiny value above an excluded minimum may round onto it.
-  if (!range.Contains(number) || !range.Contains(static_cast<double>(narrow))) {
-    return OutOfRange(path, range);
-  }
-  *out = narrow;
-  return std::nullopt;
+  return NarrowNumber(value.AsDouble(), path, range, out);
 }
 
 MaybeError ReadChoice(JsonValue value,
@@ -144,17 +166,14 @@ MaybeError ReadChoice(JsonValue value,
   if (MaybeError error = ReadString(value, path, &text); error.has_value()) {
     return error;
   }
-  for (size_t i = 0; i < choices.size(); ++i) {
-    if (choices[i] == text) {
-      *out = i;
-      return std::nullopt;
-    }
-  }
-  return InvalidRequest(
-      "invalid_value",
-      std::string(path),
-      fmt::format(
-          "'{}' must be one of {}; it is '{}'.", path, fmt::join(choices, ", "), Excerpt(text)));
+  return FindChoice(text, path, choices, out);
+}
+
+void KeepDistinct(std::vector<TokenId>* ids) {
+  std::ranges::sort(*ids);
+  const auto rest = std::ranges::unique(*ids);
+  ids->erase(rest.begin(), rest.end());
+  ids->shrink_to_fit();
 }
 
 MaybeError ReadTokenIds(JsonValue value,

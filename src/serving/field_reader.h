@@ -49,6 +49,21 @@ inline constexpr IntegerRange kPriorityRange{-100, 100};
 [[nodiscard]] ApiError OutOfRange(std::string_view path, const NumberRange& range);
 [[nodiscard]] ApiError Missing(std::string_view path);
 
+// Values that are typed already.
+[[nodiscard]] MaybeError CheckInteger(int64_t value,
+                                      std::string_view path,
+                                      const IntegerRange& range);
+// As float, which must be in the range too.
+[[nodiscard]] MaybeError NarrowNumber(double value,
+                                      std::string_view path,
+                                      const NumberRange& range,
+                                      float* out);
+// Index into `choices` of a text that is one of them.
+[[nodiscard]] MaybeError FindChoice(std::string_view text,
+                                    std::string_view path,
+                                    std::span<const std::string_view> choices,
+                                    size_t* out);
+
 [[nodiscard]] MaybeError ReadBool(JsonValue value, std::string_view path, bool* out);
 [[nodiscard]] MaybeError ReadString(JsonValue value, std::string_view path, std::string* out);
 // Any JSON number with an integral value (5.0 is 5).
@@ -70,6 +85,8 @@ inline constexpr IntegerRange kPriorityRange{-100, 100};
                                       std::string_view path,
                                       uint32_t vocab_size,
                                       std::vector<TokenId>* out);
+// Sorted, each once: no list of ids is longer than the vocabulary.
+void KeepDistinct(std::vector<TokenId>* ids);
 [[nodiscard]] MaybeError ExpectType(JsonValue value, std::string_view path, JsonType type);
 
 }  // namespace spindle::serving

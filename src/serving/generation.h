@@ -92,6 +92,9 @@ class Generation {
   // See engine::OutputStream::SetReadyCallback.
   virtual void SetReadyCallback(std::function<void()> ready) = 0;
   virtual void Cancel(engine::CancelCause cause) = 0;
+  // The consumer cannot go on: the rest is dropped, `error` is the last event, and it counts as a
+  // rejection.
+  virtual void Fail(const ApiError& error) = 0;
   [[nodiscard]] virtual const std::string& request_id() const = 0;
   // Running totals (continuous_usage_stats).
   [[nodiscard]] virtual Usage usage() const = 0;

@@ -87,8 +87,10 @@ std::string_view JsonTypeName(JsonType type) {
   return "";
 }
 
-std::optional<JsonError> JsonDocument::Parse(std::string_view text, uint32_t max_depth) {
-  return JsonParser(text, max_depth, this).Run();
+std::optional<JsonError> JsonDocument::Parse(std::string_view text,
+                                             uint32_t max_depth,
+                                             uint64_t max_nodes) {
+  return JsonParser(text, max_depth, max_nodes, this).Run();
 }
 
 JsonType JsonValue::type() const {

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <limits>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -95,12 +96,17 @@ class JsonDocument {
   JsonDocument& operator=(const JsonDocument&) = delete;
 
   // Reads `text`, which must outlive the document, or says what is wrong and where. A document is
-  // parsed once. Texts of 4 GiB and more are refused.
-  [[nodiscard]] std::optional<JsonError> Parse(std::string_view text,
-                                               uint32_t max_depth = kMaxJsonDepth);
+  // parsed once. Texts of 4 GiB and more are refused, and more than `max_nodes` values and names.
+  [[nodiscard]] std::optional<JsonError> Parse(
+      std::string_view text,
+      uint32_t max_depth = kMaxJsonDepth,
+      uint64_t max_nodes = std::numeric_limits<uint64_t>::max());
 
   // REQUIRES: Parse succeeded.
   [[nodiscard]] JsonValue root() const { return {*this, 0}; }
+
+  // Values and names, containers twice.
+  [[nodiscard]] size_t num_nodes() const { return nodes_.size(); }
 
   // Bytes of memory that the tree takes beside the text.
   [[nodiscard]] size_t tree_bytes() const { return nodes_.size() * sizeof(Node); }

@@ -81,6 +81,9 @@ bool JsonParser::Step() {
 }
 
 bool JsonParser::ReadValue() {
+  if (document_->nodes_.size() >= max_nodes_) {
+    return Fail(fmt::format("there are more than {} values and names", max_nodes_));
+  }
   const size_t begin = pos_;
   bool good = false;
   switch (Peek()) {

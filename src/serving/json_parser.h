@@ -14,8 +14,8 @@ namespace spindle::serving {
 
 class JsonParser {
  public:
-  JsonParser(std::string_view text, uint32_t max_depth, JsonDocument* document)
-      : text_(text), max_depth_(max_depth), document_(document) {}
+  JsonParser(std::string_view text, uint32_t max_depth, uint64_t max_nodes, JsonDocument* document)
+      : text_(text), max_depth_(max_depth), max_nodes_(max_nodes), document_(document) {}
 
   [[nodiscard]] std::optional<JsonError> Run();
 
@@ -48,6 +48,7 @@ class JsonParser {
 
   std::string_view text_;
   uint32_t max_depth_;
+  uint64_t max_nodes_;
   JsonDocument* document_;
   size_t pos_ = 0;
   Expect expect_ = Expect::kValue;

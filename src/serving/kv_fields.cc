@@ -11,41 +11,57 @@
 namespace spindle::serving {
 namespace {
 
-constexpr std::array<std::string_view, 7> kKvNames = {"fast_tier_budget_bytes",
-                                                      "fast_tier_budget_fraction",
-                                                      "buffer_ratio",
-                                                      "max_tier",
-                                                      "reuse_sparse",
-                                                      "retention_seconds",
-                                                      "session"};
 constexpr std::string_view kFastBytes = "spindle.kv.fast_tier_budget_bytes";
 constexpr std::string_view kFastFraction = "spindle.kv.fast_tier_budget_fraction";
+constexpr std::string_view kBufferRatio = "spindle.kv.buffer_ratio";
+constexpr std::string_view kMaxTier = "spindle.kv.max_tier";
+constexpr std::string_view kReuseSparse = "spindle.kv.reuse_sparse";
 constexpr std::string_view kRetention = "spindle.kv.retention_seconds";
 constexpr std::string_view kSession = "spindle.kv.session";
+constexpr std::array<std::string_view, 7> kMembers = {
+    kFastBytes, kFastFraction, kBufferRatio, kMaxTier, kReuseSparse, kRetention, kSession};
 constexpr int64_t kMaxRetentionSeconds = 86400;
 constexpr NumberRange kFractionRange{0, 1, true};
 constexpr NumberRange kBufferRatioRange{0, 64};
 
-// What a request says about its KV.
-struct KvWishes {
-  std::optional<int64_t> fast_bytes;
-  std::optional<float> fast_fraction;
-  std::optional<float> buffer_ratio;
-  bool uses_disk = true;
-  std::optional<int64_t> seconds;
-  std::string session;
-};
-
-MaybeError ReadSessionName(JsonValue value, std::string* name) {
-  constexpr size_t kMaxLength = 128;
-  if (MaybeError error = ReadString(value, kSession, name); error.has_value()) {
+MaybeError ReadDouble(JsonValue value, std::string_view path, std::optional<double>* out) {
+  if (MaybeError error = ExpectType(value, path, JsonType::kNumber); error.has_value()) {
     return error;
   }
-  const bool well_formed = std::all_of(name->begin(), name->end(), [](char c) {
+  *out = value.AsDouble();
+  return std::nullopt;
+}
+
+// REQUIRES: one of kMembers.
+MaybeError ReadMember(std::string_view path, JsonValue value, KvWishes* wishes) {
+  if (path == kFastBytes) {
+    return ReadInteger(value, path, IntegerRange{}, &wishes->fast_tier_budget_bytes.emplace());
+  }
+  if (path == kFastFraction) {
+    return ReadDouble(value, path, &wishes->fast_tier_budget_fraction);
+  }
+  if (path == kBufferRatio) {
+    return ReadDouble(value, path, &wishes->buffer_ratio);
+  }
+  if (path == kMaxTier) {
+    return ReadString(value, path, &wishes->max_tier.emplace());
+  }
+  if (path == kReuseSparse) {
+    return ReadBool(value, path, &wishes->reuse_sparse);
+  }
+  if (path == kRetention) {
+    return ReadInteger(value, path, IntegerRange{}, &wishes->retention_seconds.emplace());
+  }
+  return ReadString(value, path, &wishes->session.emplace());
+}
+
+MaybeError CheckSessionName(std::string_view name) {
+  constexpr size_t kMaxLength = 128;
+  const bool well_formed = std::all_of(name.begin(), name.end(), [](char c) {
     return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') ||
            std::string_view("._:-").find(c) != std::string_view::npos;
   });
-  if (name->empty() || name->size() > kMaxLength || !well_formed) {
+  if (name.empty() || name.size() > kMaxLength || !well_formed) {
     return InvalidRequest("invalid_value",
                           std::string(kSession),
                           fmt::format("'{}' must be 1 to {} characters of A-Z, a-z, 0-9, '.', '_', "
@@ -56,95 +72,80 @@ MaybeError ReadSessionName(JsonValue value, std::string* name) {
   return std::nullopt;
 }
 
+// The sizes it may have in the fast tier.
+MaybeError ApplyFastBudget(const KvWishes& wishes, PreparedRequest* request) {
+  if (wishes.fast_tier_budget_bytes.has_value()) {
+    const int64_t bytes = *wishes.fast_tier_budget_bytes;
+    if (MaybeError error = CheckInteger(bytes, kFastBytes, {.min = 1}); error.has_value()) {
+      return error;
+    }
+    request->fast_bytes = static_cast<uint64_t>(bytes);
+  }
+  if (wishes.fast_tier_budget_fraction.has_value()) {
+    if (MaybeError error = NarrowNumber(*wishes.fast_tier_budget_fraction,
+                                        kFastFraction,
+                                        kFractionRange,
+                                        &request->fast_fraction);
+        error.has_value()) {
+      return error;
+    }
+    if (wishes.fast_tier_budget_bytes.has_value()) {
+      return InvalidRequest(
+          "unsupported_combination",
+          std::string(kFastFraction),
+          fmt::format("Only one of '{}' and '{}' can be given.", kFastBytes, kFastFraction));
+    }
+  }
+  if (wishes.buffer_ratio.has_value()) {
+    return NarrowNumber(
+        *wishes.buffer_ratio, kBufferRatio, kBufferRatioRange, &request->buffer_ratio.emplace());
+  }
+  return std::nullopt;
+}
+
+MaybeError ApplyTier(const KvWishes& wishes, PreparedRequest* request) {
+  // `dram` is an older word for the host tier.
+  constexpr std::array<std::string_view, 3> kTiers = {"host", "disk", "dram"};
+  if (wishes.max_tier.has_value()) {
+    size_t index = 0;
+    if (MaybeError error = FindChoice(*wishes.max_tier, kMaxTier, kTiers, &index);
+        error.has_value()) {
+      return error;
+    }
+    request->uses_disk = kTiers[index] == "disk";
+  }
+  return wishes.reuse_sparse ? NotAvailable(kReuseSparse) : MaybeError();
+}
+
 // What KV that outlives its request needs of the caller, the server and the other fields.
-MaybeError CheckRetention(std::string_view path, const FieldContext& context) {
-  const PreparedRequest& request = context.out->prepared;
+MaybeError CheckRetention(std::string_view path,
+                          const ModelFacts& model,
+                          const Caller& caller,
+                          size_t num_prompts,
+                          const PreparedRequest& request) {
   const auto refuse = [path](std::string_view reason) {
     return InvalidRequest(
         "unsupported_combination", std::string(path), fmt::format("'{}' {}.", path, reason));
   };
-  if (!context.caller.retention) {
-    ApiError error;
-    error.http_status = 403;
-    error.type = "permission_error";
-    error.code = "insufficient_permissions";
+  if (!request.uses_disk) {
+    return refuse("keeps KV on disk, which 'spindle.kv.max_tier' rules out");
+  }
+  if (!caller.retention) {
+    ApiError error = MakeError(
+        403, "insufficient_permissions", fmt::format("This API key may not send '{}'.", path));
     error.param = std::string(path);
-    error.message = fmt::format("This API key may not send '{}'.", path);
     return error;
   }
-  if (!context.model.keeps_sessions) {
+  if (!model.keeps_sessions) {
     return Unsupported(path, "this server has no disk tier (--kv-disk-path)");
   }
   if (!request.cache_prompt) {
     return refuse("needs the prefix cache: 'cache_prompt' must not be false");
   }
-  const bool several = request.sampling.num_choices > 1 || request.best_of > 1 ||
-                       context.out->raw_prompts.size() > 1;
+  const bool several = request.sampling.num_choices > 1 || request.best_of > 1 || num_prompts > 1;
   if (!request.session.empty() && several) {
     return refuse("is for one prompt and one choice");
   }
-  return std::nullopt;
-}
-
-MaybeError ReadMaxTier(JsonValue value, std::string_view path, KvWishes* wishes) {
-  // `dram` is an older word for the host tier.
-  constexpr std::array<std::string_view, 3> kTiers = {"host", "disk", "dram"};
-  size_t index = 0;
-  if (MaybeError error = ReadChoice(value, path, kTiers, &index); error.has_value()) {
-    return error;
-  }
-  wishes->uses_disk = kTiers[index] == "disk";
-  return std::nullopt;
-}
-
-MaybeError ReadReuseSparse(JsonValue value, std::string_view path) {
-  bool reuses = false;
-  if (MaybeError error = ReadBool(value, path, &reuses); error.has_value()) {
-    return error;
-  }
-  return reuses ? NotAvailable(path) : MaybeError();
-}
-
-// REQUIRES: one of kKvNames.
-MaybeError ReadMember(std::string_view name,
-                      JsonValue value,
-                      std::string_view path,
-                      KvWishes* wishes) {
-  if (name == "fast_tier_budget_bytes") {
-    return ReadInteger(value, path, IntegerRange{.min = 1}, &wishes->fast_bytes.emplace());
-  }
-  if (name == "fast_tier_budget_fraction") {
-    return ReadNumber(value, path, kFractionRange, &wishes->fast_fraction.emplace());
-  }
-  if (name == "buffer_ratio") {
-    return ReadNumber(value, path, kBufferRatioRange, &wishes->buffer_ratio.emplace());
-  }
-  if (name == "max_tier") {
-    return ReadMaxTier(value, path, wishes);
-  }
-  if (name == "reuse_sparse") {
-    return ReadReuseSparse(value, path);
-  }
-  if (name == "retention_seconds") {
-    return ReadInteger(
-        value, path, IntegerRange{0, kMaxRetentionSeconds}, &wishes->seconds.emplace());
-  }
-  return ReadSessionName(value, &wishes->session);
-}
-
-// The sizes it may have in the fast tier.
-MaybeError ApplyFastBudget(const KvWishes& wishes, const FieldContext& context) {
-  if (wishes.fast_bytes.has_value() && wishes.fast_fraction.has_value()) {
-    return InvalidRequest(
-        "unsupported_combination",
-        std::string(kFastFraction),
-        fmt::format("Only one of '{}' and '{}' can be given.", kFastBytes, kFastFraction));
-  }
-  PreparedRequest& request = context.out->prepared;
-  request.fast_bytes = static_cast<uint64_t>(wishes.fast_bytes.value_or(0));
-  request.fast_fraction = wishes.fast_fraction.value_or(0.0F);
-  request.buffer_ratio = wishes.buffer_ratio;
-  request.uses_disk = wishes.uses_disk;
   return std::nullopt;
 }
 
@@ -165,43 +166,60 @@ MaybeError ReadKv(JsonValue value, const FieldContext& context) {
   }
   KvWishes wishes;
   for (auto member = value.begin(); member != value.end(); ++member) {
-    const std::string name = member.name();
-    const std::string path = "spindle.kv." + name;
-    if (std::find(kKvNames.begin(), kKvNames.end(), name) == kKvNames.end()) {
+    const std::string path = "spindle.kv." + member.name();
+    if (std::ranges::find(kMembers, path) == kMembers.end()) {
       return UnknownMember(path);
     }
     if (member.value().Is(JsonType::kNull)) {
       continue;
     }
-    if (MaybeError error = ReadMember(name, member.value(), path, &wishes); error.has_value()) {
+    if (MaybeError error = ReadMember(path, member.value(), &wishes); error.has_value()) {
       return error;
     }
   }
-  if (MaybeError error = ApplyFastBudget(wishes, context); error.has_value()) {
+  return ApplyKv(wishes,
+                 context.model,
+                 context.caller,
+                 context.out->raw_prompts.size(),
+                 &context.out->prepared);
+}
+
+MaybeError ApplyKv(const KvWishes& wishes,
+                   const ModelFacts& model,
+                   const Caller& caller,
+                   size_t num_prompts,
+                   PreparedRequest* request) {
+  if (MaybeError error = ApplyFastBudget(wishes, request); error.has_value()) {
     return error;
   }
-  if (wishes.session.empty() && wishes.seconds.value_or(0) == 0) {
+  if (MaybeError error = ApplyTier(wishes, request); error.has_value()) {
+    return error;
+  }
+  const bool named = wishes.session.has_value();
+  if (named) {
+    if (MaybeError error = CheckSessionName(*wishes.session); error.has_value()) {
+      return error;
+    }
+  }
+  const int64_t seconds =
+      wishes.retention_seconds.value_or(named ? kMaxRetentionSeconds : int64_t{0});
+  if (MaybeError error = CheckInteger(seconds, kRetention, {0, kMaxRetentionSeconds});
+      error.has_value()) {
+    return error;
+  }
+  if (seconds == 0 && !named) {
     return std::nullopt;
   }
-  if (wishes.seconds == 0) {
+  if (seconds == 0) {
     return InvalidRequest(
         "invalid_value",
         std::string(kRetention),
         fmt::format(
             "With '{}', '{}' must be in [1, {}].", kSession, kRetention, kMaxRetentionSeconds));
   }
-  PreparedRequest& request = context.out->prepared;
-  const std::string_view path = wishes.session.empty() ? kRetention : kSession;
-  if (!request.uses_disk) {
-    return InvalidRequest("unsupported_combination",
-                          std::string(path),
-                          fmt::format("'{}' keeps KV on disk, which 'spindle.kv.max_tier' rules "
-                                      "out.",
-                                      path));
-  }
-  request.retention_seconds = static_cast<uint64_t>(wishes.seconds.value_or(kMaxRetentionSeconds));
-  request.session = std::move(wishes.session);
-  return CheckRetention(path, context);
+  request->retention_seconds = static_cast<uint64_t>(seconds);
+  request->session = wishes.session.value_or("");
+  return CheckRetention(named ? kSession : kRetention, model, caller, num_prompts, *request);
 }
 
 }  // namespace spindle::serving

@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "serving/field_handlers.h"
+#include "serving/kv_wishes.h"
 
 namespace spindle::serving {
 
@@ -12,7 +13,16 @@ namespace spindle::serving {
 [[nodiscard]] ApiError NotAvailable(std::string_view path);
 [[nodiscard]] ApiError UnknownMember(std::string_view path);
 
-// Checks what depends on other fields too, so they must have been read. Sets the prepared request.
+// Reads the object and applies it. What it says depends on other fields too, so they must have been
+// read.
 [[nodiscard]] MaybeError ReadKv(JsonValue value, const FieldContext& context);
+
+// Checks values and combinations and sets the prepared request, for JSON and typed callers alike.
+// Paths in errors begin with `spindle.kv`. `num_prompts`: of the request.
+[[nodiscard]] MaybeError ApplyKv(const KvWishes& wishes,
+                                 const ModelFacts& model,
+                                 const Caller& caller,
+                                 size_t num_prompts,
+                                 PreparedRequest* request);
 
 }  // namespace spindle::serving

@@ -7,6 +7,7 @@
 
 #include "base/log.h"
 #include "base/utf8.h"
+#include "serving/body_limits.h"
 
 namespace spindle::serving {
 namespace {
@@ -89,12 +90,37 @@ MaybeError CheckPromptLength(const PreparedRequest& request,
   return std::nullopt;
 }
 
+// Engines of templates take many times what they are given.
+MaybeError CheckTemplateInput(const RequestFields& fields, const ModelFacts& model) {
+  const uint64_t bytes = fields.messages_json.size() + fields.explicit_kwargs.size();
+  const uint64_t limit = MaxTemplateBytes(model.max_text_bytes);
+  if (bytes > limit) {
+    ApiError error = InvalidRequest(
+        "context_length_exceeded",
+        "messages",
+        fmt::format("'messages' and 'chat_template_kwargs' have {} bytes; with the context of {} "
+                    "tokens at most {} are taken.",
+                    bytes,
+                    model.max_model_len,
+                    limit));
+    error.extras = {{"n_ctx", model.max_model_len}};
+    return error;
+  }
+  if (fields.json_nodes > kMaxTemplateNodes) {
+    return InvalidRequest("invalid_value",
+                          "messages",
+                          fmt::format("A chat may hold at most {} JSON values and names; this one "
+                                      "has {}.",
+                                      kMaxTemplateNodes,
+                                      fields.json_nodes));
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 ApiError InternalError() {
-  ApiError error;
-  error.message = "The server met an internal error; its log says more.";
-  return error;
+  return MakeError(500, "internal_error", "The server met an internal error; its log says more.");
 }
 
 MaybeError RenderChat(const RequestFields& fields,
@@ -114,6 +140,9 @@ MaybeError RenderChat(const RequestFields& fields,
     return TemplateError(
         "The model has no chat template: use /v1/completions, or start the server with a "
         "template file.");
+  }
+  if (MaybeError error = CheckTemplateInput(fields, tools.model); error.has_value()) {
+    return error;
   }
   std::string kwargs;
   if (!fields.derived_kwargs.empty() || !fields.explicit_kwargs.empty()) {
@@ -166,6 +195,36 @@ MaybeError EncodeText(const std::string& text,
     return InternalError();
   }
   *tokens = *std::move(encoded);
+  return std::nullopt;
+}
+
+MaybeError DecodeIds(std::span<const TokenId> ids,
+                     bool skip_special,
+                     std::string_view param,
+                     const PromptTools& tools,
+                     std::string* text) {
+  if (ids.size() > tools.model.max_model_len) {
+    ApiError error = InvalidRequest("context_length_exceeded",
+                                    std::string(param),
+                                    fmt::format("'{}' has {} ids; the context holds {}.",
+                                                param,
+                                                ids.size(),
+                                                tools.model.max_model_len));
+    error.extras = {{"n_ctx", tools.model.max_model_len}};
+    return error;
+  }
+  const IntegerRange range{0, static_cast<int64_t>(tools.model.vocab_size) - 1};
+  for (size_t i = 0; i < ids.size(); ++i) {
+    if (ids[i] < range.min || ids[i] > range.max) {
+      return OutOfRange(fmt::format("{}[{}]", param, i), range);
+    }
+  }
+  absl::StatusOr<std::string> decoded = tools.tokenizer.Decode(ids, skip_special);
+  if (!decoded.ok()) {
+    log::Error("detokenizer_failed", {{"status", decoded.status().ToString()}});
+    return InternalError();
+  }
+  *text = *std::move(decoded);
   return std::nullopt;
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -64,6 +65,14 @@ struct LimitInput {
 [[nodiscard]] uint32_t TokensLeft(const PreparedRequest& request,
                                   uint32_t max_model_len,
                                   size_t num_prompt_tokens);
+
+// The text of `ids`. ERRORS: invalid_value (an id outside the vocabulary), context_length_exceeded
+// (more than the context holds).
+[[nodiscard]] MaybeError DecodeIds(std::span<const TokenId> ids,
+                                   bool skip_special,
+                                   std::string_view param,
+                                   const PromptTools& tools,
+                                   std::string* text);
 
 [[nodiscard]] ApiError InternalError();
 

@@ -42,6 +42,8 @@ struct RequestFields {
   uint32_t top_logprobs = 0;
   bool wants_logprobs = false;
 
+  uint64_t json_nodes = 0;  // of the body, and of JSON in its texts
+
   // Chat.
   bool developer_is_system = false;  // in: the template has no developer role
   std::string messages_json;

@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "serving/body_limits.h"
 #include "serving/field_handlers.h"
 #include "serving/refused_fields.h"
 
@@ -173,8 +174,10 @@ MaybeError HandleUnknown(const FieldContext& context) {
 
 }  // namespace
 
-MaybeError ParseBody(std::string_view body, JsonDocument* document) {
-  if (const std::optional<JsonError> error = document->Parse(body); error.has_value()) {
+MaybeError ParseBody(std::string_view body, const ModelFacts& model, JsonDocument* document) {
+  if (const std::optional<JsonError> error =
+          document->Parse(body, kMaxJsonDepth, MaxJsonNodes(model.max_model_len));
+      error.has_value()) {
     return InvalidRequest(
         "invalid_json",
         "",
@@ -191,14 +194,12 @@ MaybeError ParseBody(std::string_view body, JsonDocument* document) {
 }
 
 ApiError ModelNotFound(std::string_view name, const ServingOptions& options) {
-  ApiError error;
-  error.http_status = 404;
-  error.type = "not_found_error";
-  error.code = "model_not_found";
+  ApiError error = MakeError(404,
+                             "model_not_found",
+                             fmt::format("The model '{}' is not served here; this server has '{}'.",
+                                         Excerpt(name),
+                                         fmt::join(options.served_names, "', '")));
   error.param = "model";
-  error.message = fmt::format("The model '{}' is not served here; this server has '{}'.",
-                              Excerpt(name),
-                              fmt::join(options.served_names, "', '"));
   return error;
 }
 
@@ -224,9 +225,10 @@ MaybeError ResolveModel(const std::optional<JsonValue>& model,
 
 MaybeError ParseRequest(std::string_view body, const ParseInput& input, RequestFields* fields) {
   JsonDocument document;
-  if (MaybeError error = ParseBody(body, &document); error.has_value()) {
+  if (MaybeError error = ParseBody(body, input.model, &document); error.has_value()) {
     return error;
   }
+  fields->json_nodes = document.num_nodes();
   const std::span<const FieldRule> rules = RulesOf(input.endpoint);
   const FieldIndex given(document.root(), rules);
   fields->prepared.endpoint = input.endpoint;

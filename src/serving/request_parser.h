@@ -12,7 +12,9 @@
 namespace spindle::serving {
 
 // Check 6: reads a JSON object. ERRORS: invalid_json with the byte offset, invalid_type.
-[[nodiscard]] MaybeError ParseBody(std::string_view body, JsonDocument* document);
+[[nodiscard]] MaybeError ParseBody(std::string_view body,
+                                   const ModelFacts& model,
+                                   JsonDocument* document);
 
 // Check 7: the served name that `model` (null when absent) asks for. ERRORS: invalid_type,
 // missing_required_parameter (several models), 404 model_not_found.

@@ -8,6 +8,8 @@ constexpr const char* kReasons[] = {
     kInvalidRequestReason,
     "context_length_exceeded",
     "kv_capacity_exceeded",
+    "answer_too_large",
+    "memory_full",
     "queue_full",
     "model_loading",
     "shutting_down",

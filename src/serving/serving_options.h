@@ -21,6 +21,9 @@ struct ServingOptions {
   uint32_t max_prompts = 128;                  // --max-prompts
   uint32_t max_prompt_logprobs = 8192;         // longest prompt with prompt log-probabilities
   std::optional<uint32_t> default_max_tokens;  // --default-max-tokens
+  // What answers that wait for their end or for their reader, and long lists of parameters, may
+  // take together; --answer-memory.
+  uint64_t answer_memory_bytes = uint64_t{128} << 20;
   UnknownFields unknown_fields = UnknownFields::kIgnore;
   bool trust_request_chat_template = false;
   bool logprobs_processed = false;  // --logprobs-mode processed

@@ -13,18 +13,9 @@ namespace {
 
 using nlohmann::ordered_json;
 
-ApiError MakeSessionError(int status, std::string type, std::string code, std::string message) {
-  ApiError error;
-  error.http_status = status;
-  error.type = std::move(type);
-  error.code = std::move(code);
-  error.message = std::move(message);
-  return error;
-}
-
 ApiError MakeRetryLater(std::string code, std::string message) {
   constexpr std::chrono::seconds kRetry{5};
-  ApiError error = MakeSessionError(503, "overloaded_error", std::move(code), std::move(message));
+  ApiError error = MakeError(503, std::move(code), std::move(message));
   error.retry_after = kRetry;
   error.should_retry = true;
   return error;
@@ -35,13 +26,11 @@ ApiError SessionError(const absl::Status& status) {
   message += '.';
   switch (status.code()) {
     case absl::StatusCode::kNotFound:
-      return MakeSessionError(404, "not_found_error", "not_found", "There is no such session.");
+      return MakeError(404, "not_found", "There is no such session.");
     case absl::StatusCode::kUnimplemented:
-      return MakeSessionError(
-          400, "invalid_request_error", "unsupported_combination", std::move(message));
+      return MakeError(400, "unsupported_combination", std::move(message));
     case absl::StatusCode::kFailedPrecondition:
-      return MakeSessionError(
-          409, "invalid_request_error", "session_of_other_model", std::move(message));
+      return MakeError(409, "session_of_other_model", std::move(message));
     case absl::StatusCode::kResourceExhausted:
       return MakeRetryLater("host_memory_full", std::move(message));
     case absl::StatusCode::kUnavailable:
@@ -49,7 +38,7 @@ ApiError SessionError(const absl::Status& status) {
     default:
       break;
   }
-  ApiError error = MakeSessionError(500, "server_error", "storage_error", std::move(message));
+  ApiError error = MakeError(500, "storage_error", std::move(message));
   error.should_retry = false;
   return error;
 }

@@ -6,7 +6,9 @@
 #include <utility>
 
 #include "base/utf8.h"
+#include "serving/answer_memory.h"
 #include "serving/error_mapping.h"
+#include "serving/held_bytes.h"
 
 namespace spindle::serving {
 namespace {
@@ -29,6 +31,7 @@ StreamGeneration::StreamGeneration(const PreparedRequest& request,
                                    std::string request_id,
                                    TimePoint received,
                                    std::vector<std::shared_ptr<engine::OutputStream>> streams,
+                                   ByteQuota::Lease lease,
                                    const GenerationDeps& deps)
     : request_id_(std::move(request_id)),
       received_(received),
@@ -43,9 +46,15 @@ StreamGeneration::StreamGeneration(const PreparedRequest& request,
       wants_progress_(request.progress),
       is_chat_(request.endpoint == Endpoint::kChat),
       num_returned_(request.sampling.num_choices),
-      choices_per_prompt_(EngineChoices(request)) {
+      choices_per_prompt_(EngineChoices(request)),
+      lease_(std::move(lease)),
+      held_bytes_(ParameterBytes(request)) {
   for (size_t i = 0; i < streams.size(); ++i) {
-    streams_.emplace_back().events = std::move(streams[i]);
+    Stream& stream = streams_.emplace_back();
+    stream.events = std::move(streams[i]);
+    if (echo_) {
+      stream.echo.emplace(request.prompts[i], prompt_texts_[i], skip_special_, deps_.tokenizer);
+    }
     prompt_sizes_.push_back(static_cast<uint32_t>(request.prompts[i].size()));
     usage_.prompt_tokens += prompt_sizes_.back();
     const uint64_t echoed = echo_ ? CountCodePoints(prompt_texts_[i]) : 0;
@@ -85,11 +94,8 @@ void StreamGeneration::ReportQueued(uint32_t queue_position) {
 
 size_t StreamGeneration::Poll(size_t max_events, std::vector<GenerationEvent>* events) {
   size_t delivered = 0;
-  while (delivered < max_events) {
+  while (delivered < max_events && (!ready_.empty() || Advance())) {
     if (ready_.empty()) {
-      if (done_ || !PullOne()) {
-        break;
-      }
       continue;
     }
     events->push_back(std::move(ready_.front()));
@@ -97,6 +103,20 @@ size_t StreamGeneration::Poll(size_t max_events, std::vector<GenerationEvent>* e
     ++delivered;
   }
   return delivered;
+}
+
+bool StreamGeneration::Advance() {
+  if (echo_part_.has_value()) {
+    DeliverEcho();
+  } else if (!ranked_.empty()) {
+    DeliverRanked();
+  } else if (usage_event_.has_value()) {
+    ready_.push_back(*std::exchange(usage_event_, std::nullopt));
+    done_ = true;
+  } else {
+    return !done_ && PullOne();
+  }
+  return true;
 }
 
 bool StreamGeneration::PullOne() {
@@ -130,13 +150,14 @@ void StreamGeneration::Handle(size_t stream, engine::StreamEvent event) {
 }
 
 void StreamGeneration::OnStarted(size_t stream, const engine::StreamEvent& event) {
-  streams_[stream].started = true;
   usage_.cached_tokens += event.stats.cached_tokens;
   if (!started_) {
     started_ = true;
     ready_.push_back(StartedEvent{usage_});
   }
-  EchoWhenReady(stream);
+  if (echo_ && !wants_prompt_logprobs_) {
+    Echo(stream, streams_[stream].echo->Text());
+  }
 }
 
 void StreamGeneration::OnProgress(const engine::StreamEvent& event) {
@@ -178,48 +199,42 @@ void StreamGeneration::OnPromptLogprob(size_t stream, const engine::StreamEvent&
     token.logprob.reset();
     token.top.clear();
   }
-  streams_[stream].prompt_logprobs.push_back(std::move(token));
-  EchoWhenReady(stream);
-}
-
-// Sends the prompt as the first delta of each choice, once the prompt's log-probabilities are
-// complete if they were asked for.
-void StreamGeneration::EchoWhenReady(size_t stream) {
-  Stream& state = streams_[stream];
-  if (!echo_ || state.echoed ||
-      (wants_prompt_logprobs_ && state.prompt_logprobs.size() < prompt_sizes_[stream])) {
+  if (!echo_) {
     return;
   }
-  state.echoed = true;
-  const std::string& text = prompt_texts_[stream];
-  // Decoding drops the space that some tokenizers put before a text; offsets move along.
-  std::string bytes;
-  for (const TokenLogprob& token : state.prompt_logprobs) {
-    bytes += IsText(token.token) ? token.bytes : "";
+  if (std::optional<DeltaEvent> part = streams_[stream].echo->Push(std::move(token));
+      part.has_value()) {
+    Echo(stream, *std::move(part));
   }
-  const bool space_dropped = !bytes.empty() && bytes.front() == ' ' && bytes.substr(1) == text;
-  uint64_t offset = 0;
-  std::string pending;
-  for (TokenLogprob& token : state.prompt_logprobs) {
-    token.text_offset = space_dropped && offset > 0 ? offset - 1 : offset;
-    pending += IsText(token.token) ? token.bytes : "";
-    while (!pending.empty()) {
-      const Utf8Unit unit = NextUtf8Unit(pending);
-      if (unit.kind == Utf8Unit::Kind::kTruncated) {
-        break;
-      }
-      pending.erase(0, unit.length);
-      ++offset;
-    }
+}
+
+void StreamGeneration::Echo(size_t stream, DeltaEvent delta) {
+  if (keeps_best()) {
+    // One of those that are kept, one on its way to a choice.
+    Keep(&streams_[stream].kept_echo, std::move(delta), /*copies=*/2);
+  } else {
+    echo_part_ = EchoPart{stream, 0, std::move(delta)};
   }
-  for (uint32_t j = 0; j < choices_per_prompt_; ++j) {
-    DeltaEvent delta;
-    delta.choice = ChoiceIndex(stream, j);
-    delta.text = text;
-    delta.is_echo = true;
-    delta.logprobs = state.prompt_logprobs;
-    Emit(delta.choice, std::move(delta));
+}
+
+// To one choice after the other, since the consumer may not want them all at once.
+void StreamGeneration::DeliverEcho() {
+  EchoPart& part = *echo_part_;
+  part.delta.choice = ChoiceIndex(part.stream, part.next_choice);
+  if (++part.next_choice < choices_per_prompt_) {
+    ready_.push_back(part.delta);
+  } else {
+    ready_.push_back(std::move(part.delta));
+    echo_part_.reset();
   }
+}
+
+void StreamGeneration::Keep(std::vector<DeltaEvent>* kept, DeltaEvent delta, uint64_t copies) {
+  held_bytes_ += copies * HeldBytes(delta);
+  if (!lease_.Cover(held_bytes_)) {
+    return Fail(AnswerMemoryFull(held_bytes_, deps_.answer_memory));
+  }
+  kept->push_back(std::move(delta));
 }
 
 void StreamGeneration::CountToken(Choice& choice, const engine::StreamEvent& event) {
@@ -290,7 +305,11 @@ void StreamGeneration::ReleaseDelta(uint32_t choice, bool final) {
   if (wants_logprobs_) {
     delta.logprobs = std::move(released.tokens);
   }
-  Emit(choice, std::move(delta));
+  if (keeps_best()) {
+    Keep(&choices_[choice].kept, std::move(delta), /*copies=*/1);
+  } else {
+    ready_.push_back(std::move(delta));
+  }
 }
 
 void StreamGeneration::FinishChoice(uint32_t choice, FinishedEvent finished) {
@@ -302,14 +321,10 @@ void StreamGeneration::FinishChoice(uint32_t choice, FinishedEvent finished) {
                                      (state.num_tokens - 1));
   }
   finished.choice = choice;
-  Emit(choice, std::move(finished));
-}
-
-void StreamGeneration::Emit(uint32_t choice, GenerationEvent event) {
   if (keeps_best()) {
-    choices_[choice].kept.push_back(std::move(event));
-  } else {
-    ready_.push_back(std::move(event));
+    state.kept_end = std::move(finished);
+  } else if (!done_) {
+    ready_.push_back(std::move(finished));
   }
 }
 
@@ -317,7 +332,7 @@ void StreamGeneration::OnDone(size_t stream, engine::StreamEvent event) {
   streams_[stream].done = true;
   streams_[stream].stats = event.stats;
   if (event.cause != engine::EndCause::kCompleted || !event.status.ok()) {
-    return Fail(FromEnd(event, is_chat_ ? "messages" : "prompt"));
+    return End(FromEnd(event, is_chat_ ? "messages" : "prompt"));
   }
   if (std::all_of(streams_.begin(), streams_.end(), [](const Stream& s) { return s.done; })) {
     Complete();
@@ -325,7 +340,7 @@ void StreamGeneration::OnDone(size_t stream, engine::StreamEvent event) {
 }
 
 // Of each prompt's choices the best by mean log-probability, best first.
-void StreamGeneration::DeliverBest() {
+void StreamGeneration::RankChoices() {
   const auto mean = [this](uint32_t choice) {
     const Choice& state = choices_[choice];
     return state.num_tokens == 0 ? 0.0 : state.logprob_sum / state.num_tokens;
@@ -335,23 +350,38 @@ void StreamGeneration::DeliverBest() {
     std::iota(order.begin(), order.end(), ChoiceIndex(stream, 0));
     std::stable_sort(
         order.begin(), order.end(), [&mean](uint32_t a, uint32_t b) { return mean(a) > mean(b); });
-    for (uint32_t rank = 0; rank < num_returned_; ++rank) {
-      const uint32_t index = static_cast<uint32_t>(stream) * num_returned_ + rank;
-      for (GenerationEvent& event : choices_[order[rank]].kept) {
-        if (auto* delta = std::get_if<DeltaEvent>(&event)) {
-          delta->choice = index;
-        } else if (auto* finished = std::get_if<FinishedEvent>(&event)) {
-          finished->choice = index;
-        }
-        ready_.push_back(std::move(event));
+    for (uint32_t rank = 0; rank < choices_per_prompt_; ++rank) {
+      if (rank < num_returned_) {
+        const uint32_t index = static_cast<uint32_t>(stream) * num_returned_ + rank;
+        ranked_.push_back({stream, order[rank], index});
+      } else {
+        choices_[order[rank]].kept = {};
       }
     }
   }
 }
 
+void StreamGeneration::DeliverRanked() {
+  const Ranked ranked = ranked_.front();
+  ranked_.pop_front();
+  const auto deliver = [this, &ranked](DeltaEvent delta) {
+    delta.choice = ranked.index;
+    ready_.push_back(std::move(delta));
+  };
+  for (const DeltaEvent& echo : streams_[ranked.stream].kept_echo) {
+    deliver(echo);
+  }
+  Choice& choice = choices_[ranked.choice];
+  for (DeltaEvent& delta : std::exchange(choice.kept, {})) {
+    deliver(std::move(delta));
+  }
+  choice.kept_end.choice = ranked.index;
+  ready_.push_back(std::move(choice.kept_end));
+}
+
 void StreamGeneration::Complete() {
   if (keeps_best()) {
-    DeliverBest();
+    RankChoices();
   }
   engine::RequestStats total;
   for (const Stream& stream : streams_) {
@@ -375,13 +405,30 @@ void StreamGeneration::Complete() {
   total.cached_tokens = usage_.cached_tokens;
   total.generated_tokens = usage_.completion_tokens;
   deps_.metrics.RequestEnded(deps_.clock.Now() - received_);
-  ready_.push_back(UsageEvent{usage_, total});
-  done_ = true;
+  usage_event_ = UsageEvent{usage_, total};
 }
 
-void StreamGeneration::Fail(ApiError error) {
+void StreamGeneration::Fail(const ApiError& error) {
+  if (done_) {
+    return;
+  }
+  deps_.metrics.Rejected(error);
+  ready_.clear();
+  End(error);
+}
+
+void StreamGeneration::End(ApiError error) {
   Cancel(engine::CancelCause::kClientGone);  // the other prompts of the request
   deps_.metrics.RequestEnded(deps_.clock.Now() - received_);
+  echo_part_.reset();
+  ranked_.clear();
+  usage_event_.reset();
+  for (Stream& stream : streams_) {
+    stream.kept_echo = {};
+  }
+  for (Choice& choice : choices_) {
+    choice.kept = {};
+  }
   ready_.push_back(ErrorEvent{std::move(error)});
   done_ = true;
 }

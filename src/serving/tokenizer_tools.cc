@@ -156,9 +156,10 @@ Result<std::string> TokenizeJson(std::string_view body,
                                  const ToolInput& input,
                                  RequestFields fields) {
   JsonDocument document;
-  if (MaybeError error = ParseBody(body, &document); error.has_value()) {
+  if (MaybeError error = ParseBody(body, input.model, &document); error.has_value()) {
     return *std::move(error);
   }
+  fields.json_nodes = document.num_nodes();
   const FieldIndex given(document.root(), kTokenizeRules);
   std::string model;
   if (MaybeError error = ResolveModel(given.Find("model"), input.options, &model);
@@ -198,7 +199,7 @@ Result<std::string> TokenizeJson(std::string_view body,
 
 Result<std::string> DetokenizeJson(std::string_view body, const ToolInput& input) {
   JsonDocument document;
-  if (MaybeError error = ParseBody(body, &document); error.has_value()) {
+  if (MaybeError error = ParseBody(body, input.model, &document); error.has_value()) {
     return *std::move(error);
   }
   const FieldIndex given(document.root(), kDetokenizeRules);
@@ -217,13 +218,13 @@ Result<std::string> DetokenizeJson(std::string_view body, const ToolInput& input
   if (error.has_value()) {
     return *std::move(error);
   }
-  absl::StatusOr<std::string> text = input.tools.tokenizer.Decode(tokens, skip_special);
-  if (!text.ok()) {
-    log::Error("detokenizer_failed", {{"status", text.status().ToString()}});
-    return InternalError();
+  std::string text;
+  if (MaybeError refused = DecodeIds(tokens, skip_special, "tokens", input.tools, &text);
+      refused.has_value()) {
+    return *std::move(refused);
   }
   std::string quoted;
-  AppendJsonString(ToValidUtf8(*text), &quoted);
+  AppendJsonString(ToValidUtf8(text), &quoted);
   return fmt::format(R"({{"prompt":{0},"content":{0}}})", quoted);
 }
 

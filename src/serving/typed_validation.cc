@@ -15,10 +15,6 @@ MaybeError CheckNumber(float value, std::string_view path, const NumberRange& ra
   return range.Contains(static_cast<double>(value)) ? MaybeError() : OutOfRange(path, range);
 }
 
-MaybeError CheckInteger(int64_t value, std::string_view path, const IntegerRange& range) {
-  return value >= range.min && value <= range.max ? MaybeError() : OutOfRange(path, range);
-}
-
 MaybeError CheckTokenIds(const std::vector<TokenId>& ids,
                          std::string_view path,
                          const ModelFacts& model) {
@@ -138,7 +134,8 @@ MaybeError CheckTyped(const ServingOptions& options,
       return error;
     }
   }
-  std::sort(sampling.allowed_token_ids.begin(), sampling.allowed_token_ids.end());
+  KeepDistinct(&sampling.allowed_token_ids);
+  KeepDistinct(&sampling.stop_token_ids);
   constexpr uint64_t kMaxSalt = 256;
   if (CountCodePoints(request->cache_salt) > kMaxSalt) {
     return InvalidRequest("invalid_value",

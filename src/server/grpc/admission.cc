@@ -27,39 +27,26 @@ bool IsLoopback(const std::string& peer) {
 }
 
 ApiError ToApiError(AuthFailure failure) {
-  ApiError error;
   switch (failure) {
     case AuthFailure::kMissing:
-      error.http_status = 401;
-      error.type = "authentication_error";
-      error.code = "missing_api_key";
-      error.message = "an API key is required in the metadata 'authorization'";
-      break;
+      return serving::MakeError(
+          401, "missing_api_key", "an API key is required in the metadata 'authorization'");
     case AuthFailure::kInvalid:
-      error.http_status = 401;
-      error.type = "authentication_error";
-      error.code = "invalid_api_key";
-      error.message = "the API key is not valid";
-      break;
+      return serving::MakeError(401, "invalid_api_key", "the API key is not valid");
     case AuthFailure::kForbidden:
     case AuthFailure::kNotLoopback:
-      error.http_status = 403;
-      error.type = "permission_error";
-      error.code = "insufficient_permissions";
-      error.message = "this call needs an admin key";
       break;
   }
-  return error;
+  return serving::MakeError(403, "insufficient_permissions", "this call needs an admin key");
 }
 
 ApiError ToApiError(const LimitRefusal& refusal) {
-  ApiError error;
-  error.http_status = 429;
-  error.type = "rate_limit_error";
   const bool concurrency = refusal.kind == LimitFailure::kConcurrency;
-  error.code = concurrency ? "key_concurrency_exceeded" : "rate_limit_exceeded";
-  error.message = concurrency ? "this key has as many requests running as it may"
-                              : "this key has sent as many requests this minute as it may";
+  ApiError error =
+      serving::MakeError(429,
+                         concurrency ? "key_concurrency_exceeded" : "rate_limit_exceeded",
+                         concurrency ? "this key has as many requests running as it may"
+                                     : "this key has sent as many requests this minute as it may");
   error.retry_after = refusal.retry_after;
   return error;
 }
@@ -94,12 +81,9 @@ Result<ApiKeys::Grant> Admission::Authenticate(const grpc::CallbackServerContext
 }
 
 Result<AdmittedCall> Admission::Admit(const grpc::CallbackServerContext& context,
+                                      const ApiKeys::Grant& grant,
                                       const std::string& wanted_id) const {
-  Result<ApiKeys::Grant> grant = Authenticate(context, KeyScope::kUser);
-  if (!grant.ok()) {
-    return grant.error();
-  }
-  auto admitted = keys_.Admit(grant.value());
+  auto admitted = keys_.Admit(grant);
   if (const auto* refusal = std::get_if<LimitRefusal>(&admitted)) {
     return ToApiError(*refusal);
   }
@@ -109,9 +93,10 @@ Result<AdmittedCall> Admission::Admit(const grpc::CallbackServerContext& context
       request_ids_.Acquire(wanted_id.empty() ? Metadata(context, "x-request-id")
                                              : std::optional<std::string_view>(wanted_id));
   call.caller = {.request_id = call.ticket.id.id(),
-                 .tenant = grant.value().tenant,
-                 .key_name = grant.value().name,
-                 .min_priority = grant.value().min_priority,
+                 .tenant = grant.tenant,
+                 .key_name = grant.name,
+                 .min_priority = grant.min_priority,
+                 .retention = grant.retention,
                  .received = SteadyClock().Now(),
                  .deadline = Deadline(context)};
   return call;

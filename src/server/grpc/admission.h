@@ -26,9 +26,10 @@ class Admission {
   [[nodiscard]] serving::Result<ApiKeys::Grant> Authenticate(
       const grpc::CallbackServerContext& context, KeyScope scope) const;
 
-  // A generation: key, per-key limits, request id (`wanted_id`, else metadata x-request-id),
-  // deadline of the call.
+  // A generation of an authenticated caller: per-key limits, request id (`wanted_id`, else metadata
+  // x-request-id), deadline of the call.
   [[nodiscard]] serving::Result<AdmittedCall> Admit(const grpc::CallbackServerContext& context,
+                                                    const ApiKeys::Grant& grant,
                                                     const std::string& wanted_id) const;
 
  private:

@@ -1,6 +1,8 @@
 #include "server/grpc/conversion.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <limits>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -13,6 +15,9 @@
 
 namespace spindle::server {
 namespace {
+
+// Of an allocation: the allocator's words and rounding.
+constexpr uint64_t kAllocationBytes = 16;
 
 using serving::InvalidRequest;
 using serving::PreparedRequest;
@@ -57,9 +62,6 @@ std::optional<serving::ApiError> RefuseUnsupported(const v1::GenerateRequest& re
   if (auto error = CheckSparse(request.sparse())) {
     return error;
   }
-  if (request.has_kv()) {
-    return NotAvailable("kv");
-  }
   if (request.output().stats() > v1::STATS_LEVEL_SUMMARY) {
     return NotAvailable("output.stats");
   }
@@ -73,6 +75,7 @@ std::optional<serving::ApiError> RefuseBesideChat(const v1::GenerateRequest& req
   const std::pair<bool, const char*> fields[] = {
       {request.has_sampling(), "sampling"},
       {request.has_stopping(), "stopping"},
+      {request.has_kv(), "kv"},
       {output.logprobs(), "output.logprobs"},
       {output.top_logprobs() != 0, "output.top_logprobs"},
       {output.prompt_logprobs(), "output.prompt_logprobs"},
@@ -111,6 +114,10 @@ constexpr std::pair<std::string_view, std::string_view> kFieldNames[] = {
 
 // `path` ("stop_token_ids[3]") with its first name replaced.
 std::string GrpcPath(std::string_view path, InputCase input) {
+  constexpr std::string_view kSpindle = "spindle.";
+  if (path.starts_with(kSpindle)) {
+    return std::string(path.substr(kSpindle.size()));
+  }
   const std::string_view name = path.substr(0, path.find_first_of("[."));
   const std::string rest(path.substr(name.size()));
   if (name == "prompt") {
@@ -188,6 +195,33 @@ void ApplyStoppingAndOutput(const v1::GenerateRequest& request,
   prepared->stream = true;
 }
 
+serving::KvWishes ToWishes(const v1::KvOptions& kv) {
+  serving::KvWishes wishes;
+  if (kv.has_fast_tier_budget_bytes()) {
+    // More than there can be is refused as such.
+    constexpr uint64_t kMost = std::numeric_limits<int64_t>::max();
+    wishes.fast_tier_budget_bytes =
+        static_cast<int64_t>(std::min<uint64_t>(kv.fast_tier_budget_bytes(), kMost));
+  }
+  if (kv.has_fast_tier_budget_fraction()) {
+    wishes.fast_tier_budget_fraction = kv.fast_tier_budget_fraction();
+  }
+  if (kv.has_buffer_ratio()) {
+    wishes.buffer_ratio = kv.buffer_ratio();
+  }
+  if (kv.has_max_tier()) {
+    wishes.max_tier = kv.max_tier();
+  }
+  wishes.reuse_sparse = kv.reuse_sparse();
+  if (kv.has_retention_seconds()) {
+    wishes.retention_seconds = kv.retention_seconds();
+  }
+  if (kv.has_session()) {
+    wishes.session = kv.session();
+  }
+  return wishes;
+}
+
 Result<PreparedRequest> PreparePrompt(const v1::GenerateRequest& request,
                                       const serving::CompletionService& service) {
   PreparedRequest prepared;
@@ -222,20 +256,29 @@ void ToLogprob(const serving::TokenLogprob& from, v1::TokenLogprob* to) {
   }
 }
 
-// Delta and Choice have the same members.
+// Delta and Choice have the same members. Returns what it added in memory.
 template <typename Message>
-void FillText(const serving::DeltaEvent& delta, const OutputView& view, Message* out) {
+uint64_t FillText(const serving::DeltaEvent& delta, const OutputView& view, Message* out) {
+  uint64_t added_bytes = 0;
+  // Texts and lists double their room when they grow.
   if (view.text && !delta.is_echo) {
     out->mutable_text()->append(delta.text);
+    added_bytes += 2 * delta.text.size();
   }
   if (view.token_ids && !delta.is_echo) {
     for (const TokenId id : delta.token_ids) {
       out->add_token_ids(static_cast<uint32_t>(id));
     }
+    added_bytes += 2 * sizeof(uint32_t) * delta.token_ids.size();
   }
   for (const serving::TokenLogprob& logprob : delta.logprobs) {
-    ToLogprob(logprob, out->add_logprobs());
+    v1::TokenLogprob* const added = out->add_logprobs();
+    ToLogprob(logprob, added);
+    // Every message and text is an allocation of its own.
+    added_bytes += added->SpaceUsedLong() + (2 + 2 * logprob.top.size()) * kAllocationBytes +
+                   2 * sizeof(void*);
   }
+  return added_bytes;
 }
 
 void ToFinished(const serving::FinishedEvent& from, v1::Finished* to) {
@@ -354,7 +397,10 @@ Result<PreparedRequest> PrepareGenerate(const v1::GenerateRequest& request,
   if (chat) {
     value.progress = value.progress || request.output().progress();
   } else {
-    ApplyStoppingAndOutput(request, service.engine()->model_config().max_model_len, &value);
+    ApplyStoppingAndOutput(request, service.max_model_len(), &value);
+    if (const auto refused = service.ApplyKv(ToWishes(request.kv()), caller, &value)) {
+      return WithGrpcNames(*refused, request.input_case());
+    }
   }
   if (request.priority() != 0) {
     value.priority = request.priority();
@@ -397,17 +443,19 @@ bool ToMessage(const serving::GenerationEvent& event,
   return true;
 }
 
-void Accumulate(const serving::GenerationEvent& event,
-                const OutputView& view,
-                v1::GenerateResult* result) {
+uint64_t Accumulate(const serving::GenerationEvent& event,
+                    const OutputView& view,
+                    v1::GenerateResult* result) {
   if (const auto* delta = std::get_if<serving::DeltaEvent>(&event)) {
-    FillText(*delta, view, ChoiceAt(delta->choice, result));
-  } else if (const auto* finished = std::get_if<serving::FinishedEvent>(&event)) {
+    return FillText(*delta, view, ChoiceAt(delta->choice, result));
+  }
+  if (const auto* finished = std::get_if<serving::FinishedEvent>(&event)) {
     ToFinished(*finished, ChoiceAt(finished->choice, result)->mutable_finished());
   } else if (const auto* usage = std::get_if<serving::UsageEvent>(&event)) {
     ToUsage(usage->usage, result->mutable_usage());
     ToStats(usage->stats, result->mutable_stats());
   }
+  return 0;
 }
 
 }  // namespace spindle::server

@@ -2,6 +2,8 @@
 // Thread-safety: pure functions.
 #pragma once
 
+#include <cstdint>
+
 #include "spindle/v1/inference.pb.h"
 
 #include "serving/completion_service.h"
@@ -24,8 +26,8 @@ struct OutputView {
 // HTTP API. Errors of `chat_json` speak of the JSON and stay.
 [[nodiscard]] serving::ApiError WithGrpcNames(serving::ApiError error, InputCase input);
 
-// Validates and tokenises; errors as WithGrpcNames gives them. Constraint, kv and most sparse
-// fields are refused until they work; so are sampling, stopping and log-probabilities beside
+// Validates and tokenises; errors as WithGrpcNames gives them. Constraint and most sparse fields
+// are refused until they work; so are sampling, stopping, kv and log-probabilities beside
 // chat_json, which has its own.
 [[nodiscard]] serving::Result<serving::PreparedRequest> PrepareGenerate(
     const v1::GenerateRequest& request,
@@ -38,9 +40,9 @@ bool ToMessage(const serving::GenerationEvent& event,
                const OutputView& view,
                v1::GenerateEvent* out);
 
-// Adds an event to the answer of a unary call.
-void Accumulate(const serving::GenerationEvent& event,
-                const OutputView& view,
-                v1::GenerateResult* result);
+// Adds an event to the answer of a unary call; returns the memory that this took.
+uint64_t Accumulate(const serving::GenerationEvent& event,
+                    const OutputView& view,
+                    v1::GenerateResult* result);
 
 }  // namespace spindle::server

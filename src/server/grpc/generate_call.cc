@@ -3,15 +3,10 @@
 #include <utility>
 
 #include "server/grpc/grpc_status.h"
+#include "server/grpc/messages.h"
+#include "serving/answer_memory.h"
 
 namespace spindle::server {
-namespace {
-
-// Enough to amortise the lock, small enough that the engine's own bound stays the one that pauses a
-// slow reader.
-constexpr size_t kEventsPerPoll = 16;
-
-}  // namespace
 
 GenerateCall::GenerateCall(grpc::CallbackServerContext* context,
                            StreamWorker& worker,
@@ -49,19 +44,18 @@ std::optional<serving::GenerationEvent> GenerateCall::Next() {
   if (ended_ || writing_ || generation_ == nullptr) {
     return std::nullopt;
   }
-  if (pending_.empty()) {
-    polled_.clear();
-    generation_->Poll(kEventsPerPoll, &polled_);
-    for (serving::GenerationEvent& event : polled_) {
-      pending_.push_back(std::move(event));
-    }
-  }
-  if (pending_.empty()) {
+  polled_.clear();
+  if (generation_->Poll(1, &polled_) == 0) {
     return std::nullopt;
   }
-  serving::GenerationEvent event = std::move(pending_.front());
-  pending_.pop_front();
-  return event;
+  return std::move(polled_.front());
+}
+
+void GenerateCall::FailGeneration(const serving::ApiError& error) {
+  MutexLock lock(mutex_);
+  if (generation_ != nullptr) {
+    generation_->Fail(error);
+  }
 }
 
 void GenerateCall::Pump() {
@@ -122,8 +116,7 @@ void GenerateCall::WriteDone(bool ok) {
     if (!ok && generation_ != nullptr) {
       generation_->Cancel(engine::CancelCause::kClientGone);
     }
-    end_now = generation_ != nullptr && generation_->Done() && pending_.empty() &&
-              !std::exchange(ended_, true);
+    end_now = generation_ != nullptr && generation_->Done() && !std::exchange(ended_, true);
   }
   if (end_now) {
     End(grpc::Status::OK);
@@ -157,14 +150,34 @@ bool StreamingCall::Deliver(const serving::GenerationEvent& event) {
   if (!ToMessage(event, request_id(), view(), &message_)) {
     return true;
   }
-  StartWrite(&message_);
+  bytes_ = Encode(message_);
+  StartWrite(&bytes_);
   return false;
 }
 
 bool UnaryCall::Deliver(const serving::GenerationEvent& event) {
-  result_->set_request_id(request_id());
-  Accumulate(event, view(), result_);
+  if (failed_) {
+    return true;
+  }
+  result_.set_request_id(request_id());
+  held_bytes_ += Accumulate(event, view(), &result_);
+  // At the end the message exists twice; its wire form takes less than half.
+  const uint64_t wanted_bytes = held_bytes_ + held_bytes_ / 2;
+  if (!lease_.Cover(wanted_bytes)) {
+    failed_ = true;
+    FailGeneration(serving::AnswerMemoryFull(wanted_bytes, memory_));
+    result_ = v1::GenerateResult();
+    lease_.Release();
+  }
   return true;
+}
+
+void UnaryCall::End(const grpc::Status& status) {
+  if (status.ok()) {
+    *reply_ = Encode(result_);
+    result_ = v1::GenerateResult();
+  }
+  Finish(status);
 }
 
 }  // namespace spindle::server

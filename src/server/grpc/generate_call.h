@@ -4,15 +4,17 @@
 // call owns itself from Begin until gRPC reports it done.
 #pragma once
 
-#include <deque>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include <grpcpp/server_context.h>
+#include <grpcpp/support/byte_buffer.h>
 #include <grpcpp/support/server_callback.h>
 
+#include "base/byte_quota.h"
 #include "base/mutex.h"
 #include "server/common/api_keys.h"
 #include "server/common/request_ids.h"
@@ -51,6 +53,8 @@ class GenerateCall : public std::enable_shared_from_this<GenerateCall> {
   // Ends the call.
   virtual void End(const grpc::Status& status) = 0;
 
+  // Called by Deliver: the generation ends with this error.
+  void FailGeneration(const serving::ApiError& error) SPINDLE_EXCLUDES(mutex_);
   void WriteDone(bool ok) SPINDLE_EXCLUDES(mutex_);
   void ClientCancelled() SPINDLE_EXCLUDES(mutex_);
   void Done() SPINDLE_EXCLUDES(mutex_);
@@ -73,18 +77,17 @@ class GenerateCall : public std::enable_shared_from_this<GenerateCall> {
 
   Mutex mutex_;
   std::unique_ptr<serving::Generation> generation_ SPINDLE_GUARDED_BY(mutex_);
-  std::deque<serving::GenerationEvent> pending_ SPINDLE_GUARDED_BY(mutex_);
-  std::vector<serving::GenerationEvent> polled_ SPINDLE_GUARDED_BY(mutex_);
-  bool pumping_ SPINDLE_GUARDED_BY(mutex_) = false;  // a thread is in Pump
-  bool again_ SPINDLE_GUARDED_BY(mutex_) = false;    // something became ready meanwhile
+  std::vector<serving::GenerationEvent> polled_ SPINDLE_GUARDED_BY(mutex_);  // reused
+  bool pumping_ SPINDLE_GUARDED_BY(mutex_) = false;                          // a thread is in Pump
+  bool again_ SPINDLE_GUARDED_BY(mutex_) = false;  // something became ready meanwhile
   bool writing_ SPINDLE_GUARDED_BY(mutex_) = false;
   bool ended_ SPINDLE_GUARDED_BY(mutex_) = false;
   std::shared_ptr<GenerateCall> self_;  // set by Begin or Refuse, cleared by Done
 };
 
-// The reactors that gRPC sees: made with std::make_shared, then Begin or Refuse must follow.
-class StreamingCall final : public GenerateCall,
-                            public grpc::ServerWriteReactor<v1::GenerateEvent> {
+// The reactors that gRPC sees: made with std::make_shared, then Begin or Refuse must follow. What a
+// unary call has collected takes leases of `memory`, which must outlive it.
+class StreamingCall final : public GenerateCall, public grpc::ServerWriteReactor<grpc::ByteBuffer> {
  public:
   using GenerateCall::GenerateCall;
 
@@ -99,7 +102,8 @@ class StreamingCall final : public GenerateCall,
 
   void End(const grpc::Status& status) override { Finish(status); }
 
-  v1::GenerateEvent message_;
+  v1::GenerateEvent message_;  // reused
+  grpc::ByteBuffer bytes_;     // being written
 };
 
 class UnaryCall final : public GenerateCall, public grpc::ServerUnaryReactor {
@@ -108,8 +112,12 @@ class UnaryCall final : public GenerateCall, public grpc::ServerUnaryReactor {
             StreamWorker& worker,
             OutputView view,
             CallTicket ticket,
-            v1::GenerateResult* result)
-      : GenerateCall(context, worker, view, std::move(ticket)), result_(result) {}
+            ByteQuota& memory,
+            grpc::ByteBuffer* reply)
+      : GenerateCall(context, worker, view, std::move(ticket)),
+        memory_(memory),
+        lease_(memory),
+        reply_(reply) {}
 
   void OnCancel() override { ClientCancelled(); }
 
@@ -117,10 +125,14 @@ class UnaryCall final : public GenerateCall, public grpc::ServerUnaryReactor {
 
  private:
   bool Deliver(const serving::GenerationEvent& event) override;
+  void End(const grpc::Status& status) override;
 
-  void End(const grpc::Status& status) override { Finish(status); }
-
-  v1::GenerateResult* const result_;
+  ByteQuota& memory_;
+  ByteQuota::Lease lease_;
+  uint64_t held_bytes_ = 0;
+  bool failed_ = false;
+  v1::GenerateResult result_;
+  grpc::ByteBuffer* const reply_;
 };
 
 }  // namespace spindle::server

@@ -16,6 +16,7 @@ namespace spindle::server {
 namespace {
 
 constexpr size_t kMaxWaitingCalls = 65536;
+constexpr int kMaxConcurrentCalls = 1024;  // per connection
 constexpr uint64_t kMaxPemBytes = 16U << 20;
 constexpr const char* kInferenceName = "spindle.v1.Inference";
 
@@ -70,8 +71,9 @@ class GrpcServer::Impl {
     builder.AddListeningPort(address, credentials, &bound_port);
     builder.SetMaxReceiveMessageSize(static_cast<int>(options.max_message_bytes));
     grpc::ResourceQuota memory("spindle");
-    memory.Resize(GrpcMemoryBytes(options.max_message_bytes));
+    memory.Resize(GrpcQuotaBytes(options.max_message_bytes));
     builder.SetResourceQuota(memory);
+    builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxConcurrentCalls);
     // Two processes on one port would share its connections silently; a busy port must be an error.
     builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
     builder.RegisterService(&inference_);

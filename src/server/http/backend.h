@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 
+#include "base/byte_quota.h"
 #include "base/clock.h"
 #include "serving/api_error.h"
 #include "serving/completion_service.h"
@@ -37,6 +38,9 @@ class Backend {
   virtual void RecordRejection(const serving::ApiError& error) const = 0;
   // How long ago the engine thread last gave a sign of life; nullopt without an engine.
   [[nodiscard]] virtual std::optional<Duration> SinceLastTick() const = 0;
+
+  // Memory of answers, common to all transports.
+  [[nodiscard]] virtual ByteQuota& AnswerMemory() = 0;
 
   // Checks 6-10, then 11-12 of the order of checks.
   [[nodiscard]] virtual serving::Result<serving::PreparedRequest> Prepare(

@@ -1,13 +1,11 @@
 #include "server/http/completion_format.h"
 
 #include <algorithm>
-#include <iterator>
 #include <span>
 #include <string_view>
 #include <utility>
 
 #include "server/http/json_writer.h"
-#include "server/http/logprob_format.h"
 #include "server/http/response.h"
 #include "server/http/stats_format.h"
 
@@ -18,14 +16,22 @@ void AppendNumber(uint64_t value, std::string* out) {
   AppendJsonNumber(value, out);
 }
 
-void AppendTokenIds(std::span<const TokenId> ids, std::string* out) {
-  out->push_back('[');
-  for (size_t i = 0; i < ids.size(); ++i) {
-    if (i > 0) {
+// Digits of an id, a comma.
+constexpr uint64_t kIdTextBytes = 8;
+
+// `follows`: others stand before the first.
+void AppendTokenIdItems(std::span<const TokenId> ids, bool follows, std::string* out) {
+  for (const TokenId id : ids) {
+    if (std::exchange(follows, true)) {
       out->push_back(',');
     }
-    AppendJsonNumber(static_cast<int64_t>(ids[i]), out);
+    AppendJsonNumber(static_cast<int64_t>(id), out);
   }
+}
+
+void AppendTokenIds(std::span<const TokenId> ids, std::string* out) {
+  out->push_back('[');
+  AppendTokenIdItems(ids, /*follows=*/false, out);
   out->push_back(']');
 }
 
@@ -165,10 +171,8 @@ void ChunkWriter::FirstChunk(uint32_t choice, const serving::Usage& running, std
 void ChunkWriter::AppendLogprobs(const serving::DeltaEvent& event, std::string* out) const {
   if (event.logprobs.empty() || !WantsLogprobs(request_)) {
     out->append("null");
-  } else if (chat_) {
-    AppendChatLogprobs(event.logprobs, out);
   } else {
-    AppendCompletionLogprobs(event.logprobs, out);
+    server::AppendLogprobs(chat_, event.logprobs, out);
   }
 }
 
@@ -260,85 +264,109 @@ void ChunkWriter::Error(const serving::ApiError& error, std::string* out) {
   out->append("data: ").append(ErrorJson(error, error.http_status)).append("\n\n");
 }
 
+uint64_t ResultBuilder::Choice::held_bytes() const {
+  const uint64_t stop_bytes = finish.stop_string.has_value() ? finish.stop_string->size() : 0;
+  return sizeof(Choice) + text.held_bytes() + token_ids.held_bytes() + logprobs.held_bytes() +
+         stop_bytes;
+}
+
 ResultBuilder::ResultBuilder(const serving::PreparedRequest& request,
                              const CompletionIdentity& identity)
-    : request_(request), identity_(identity) {}
+    : request_(request), identity_(identity), chat_(request.endpoint == serving::Endpoint::kChat) {}
 
-void ResultBuilder::Delta(serving::DeltaEvent event) {
-  Choice& choice = choices_[event.choice];
-  choice.text += event.text;
-  choice.token_ids.insert(choice.token_ids.end(), event.token_ids.begin(), event.token_ids.end());
-  choice.logprobs.insert(choice.logprobs.end(),
-                         std::make_move_iterator(event.logprobs.begin()),
-                         std::make_move_iterator(event.logprobs.end()));
+ResultBuilder::Choice& ResultBuilder::At(uint32_t index) {
+  const auto [place, added] = choices_.try_emplace(index, chat_);
+  if (added) {
+    held_bytes_ += place->second.held_bytes();
+    if (request_.return_token_ids && !chat_) {
+      held_bytes_ += PromptOf(request_, index).size() * kIdTextBytes;  // written by Build
+    }
+  }
+  return place->second;
+}
+
+void ResultBuilder::Delta(const serving::DeltaEvent& event) {
+  Choice& choice = At(event.choice);
+  held_bytes_ -= choice.held_bytes();
+  scratch_.clear();
+  AppendJsonText(event.text, &scratch_);
+  choice.text.Append(scratch_);
+  if (request_.return_token_ids) {
+    scratch_.clear();
+    AppendTokenIdItems(event.token_ids, /*follows=*/!choice.token_ids.empty(), &scratch_);
+    choice.token_ids.Append(scratch_);
+  }
+  if (WantsLogprobs(request_)) {
+    choice.logprobs.Add(event.logprobs);
+  }
+  held_bytes_ += choice.held_bytes();
 }
 
 void ResultBuilder::Finished(serving::FinishedEvent event) {
-  Choice& choice = choices_[event.choice];
+  Choice& choice = At(event.choice);
+  held_bytes_ -= choice.held_bytes();
   choice.finish = std::move(event);
+  held_bytes_ += choice.held_bytes();
 }
 
-void ResultBuilder::AppendChoice(uint32_t index, const Choice& choice, std::string* out) const {
-  const bool chat = request_.endpoint == serving::Endpoint::kChat;
-  out->append(R"({"index":)");
-  AppendNumber(index, out);
-  if (chat) {
-    out->append(R"(,"message":{"role":"assistant","content":)");
-    AppendJsonString(choice.text, out);
-    out->append(R"(,"refusal":null})");
+void ResultBuilder::Clear() {
+  choices_.clear();
+  held_bytes_ = 0;
+}
+
+void ResultBuilder::AppendChoice(uint32_t index, Choice* choice, TextBlocks* out) const {
+  std::string text = R"({"index":)";
+  AppendNumber(index, &text);
+  out->Append(text);
+  out->Append(chat_ ? R"(,"message":{"role":"assistant","content":")" : R"(,"text":")");
+  out->Append(std::move(choice->text));
+  out->Append(chat_ ? R"(","refusal":null},"logprobs":)" : R"(","logprobs":)");
+  if (WantsLogprobs(request_)) {
+    choice->logprobs.MoveTo(out);
   } else {
-    out->append(R"(,"text":)");
-    AppendJsonString(choice.text, out);
+    out->Append("null");
   }
-  out->append(R"(,"logprobs":)");
-  if (!WantsLogprobs(request_)) {
-    out->append("null");
-  } else if (chat) {
-    AppendChatLogprobs(choice.logprobs, out);
-  } else {
-    AppendCompletionLogprobs(choice.logprobs, out);
-  }
-  out->append(R"(,"finish_reason":")").append(FinishReasonName(choice.finish.reason));
-  out->append(R"(","stop_reason":)");
-  AppendStopReason(choice.finish, out);
+  text = R"(,"finish_reason":")";
+  text.append(FinishReasonName(choice->finish.reason)).append(R"(","stop_reason":)");
+  AppendStopReason(choice->finish, &text);
+  out->Append(text);
   if (request_.return_token_ids) {
-    out->append(R"(,"token_ids":)");
-    AppendTokenIds(choice.token_ids, out);
+    out->Append(R"(,"token_ids":[)");
+    out->Append(std::move(choice->token_ids));
+    out->Append("]");
   }
-  if (request_.return_token_ids && !chat) {
-    out->append(R"(,"prompt_token_ids":)");
-    AppendTokenIds(PromptOf(request_, index), out);
+  if (request_.return_token_ids && !chat_) {
+    text = R"(,"prompt_token_ids":)";
+    AppendTokenIds(PromptOf(request_, index), &text);
+    out->Append(text);
   }
-  out->push_back('}');
+  out->Append("}");
 }
 
-std::string ResultBuilder::Build(const serving::Usage& usage,
-                                 const engine::RequestStats& stats) const {
-  const bool chat = request_.endpoint == serving::Endpoint::kChat;
-  std::string body =
-      ResponseHead(request_, identity_, chat ? "chat.completion" : "text_completion");
-  bool first = true;
-  for (const auto& [index, choice] : choices_) {
-    if (!first) {
-      body += ',';
-    }
-    first = false;
-    AppendChoice(index, choice, &body);
+TextBlocks ResultBuilder::Build(const serving::Usage& usage, const engine::RequestStats& stats) {
+  TextBlocks body;
+  body.Append(ResponseHead(request_, identity_, chat_ ? "chat.completion" : "text_completion"));
+  bool follows = false;
+  for (auto& [index, choice] : choices_) {
+    body.Append(std::exchange(follows, true) ? "," : "");
+    AppendChoice(index, &choice, &body);
   }
-  body += R"(],"usage":)";
-  AppendUsage(usage, request_.stats ? &stats : nullptr, &body);
+  Clear();
+  std::string tail = R"(],"usage":)";
+  AppendUsage(usage, request_.stats ? &stats : nullptr, &tail);
   if (request_.stats) {
-    body += R"(,"spindle":)";
-    AppendStats(request_, stats, &body);
+    tail += R"(,"spindle":)";
+    AppendStats(request_, stats, &tail);
   }
-  if (chat) {
-    body += R"(,"service_tier":"default")";
+  if (chat_) {
+    tail += R"(,"service_tier":"default")";
   }
-  if (request_.return_token_ids && chat && !request_.prompts.empty()) {
-    body += R"(,"prompt_token_ids":)";
-    AppendTokenIds(request_.prompts.front(), &body);
+  if (request_.return_token_ids && chat_ && !request_.prompts.empty()) {
+    tail += R"(,"prompt_token_ids":)";
+    AppendTokenIds(request_.prompts.front(), &tail);
   }
-  body += '}';
+  tail += '}';
+  body.Append(tail);
   return body;
 }
 

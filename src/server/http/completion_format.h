@@ -9,6 +9,8 @@
 #include <string_view>
 #include <vector>
 
+#include "server/http/logprob_format.h"
+#include "server/http/text_blocks.h"
 #include "serving/completion_service.h"
 #include "serving/generation.h"
 
@@ -61,30 +63,43 @@ class ChunkWriter {
   std::vector<bool> started_;  // per choice: its first chunk is out
 };
 
-// Collects a whole response. `request` must outlive the builder.
+// Collects a whole response as text, so that what it holds is little more than what will be sent.
+// `request` must outlive the builder.
 class ResultBuilder {
  public:
   ResultBuilder(const serving::PreparedRequest& request, const CompletionIdentity& identity);
 
-  void Delta(serving::DeltaEvent event);
+  void Delta(const serving::DeltaEvent& event);
   void Finished(serving::FinishedEvent event);
-  // The response body.
-  [[nodiscard]] std::string Build(const serving::Usage& usage,
-                                  const engine::RequestStats& stats) const;
+
+  [[nodiscard]] uint64_t held_bytes() const { return held_bytes_; }
+
+  // The response body; afterwards nothing is held.
+  [[nodiscard]] TextBlocks Build(const serving::Usage& usage, const engine::RequestStats& stats);
+  // Forgets everything.
+  void Clear();
 
  private:
   struct Choice {
-    std::string text;
-    std::vector<TokenId> token_ids;
-    std::vector<serving::TokenLogprob> logprobs;
+    explicit Choice(bool is_chat) : logprobs(is_chat) {}
+
+    [[nodiscard]] uint64_t held_bytes() const;
+
+    TextBlocks text;       // what stands between the quotes
+    TextBlocks token_ids;  // … and between the brackets
+    LogprobText logprobs;
     serving::FinishedEvent finish;
   };
 
-  void AppendChoice(uint32_t index, const Choice& choice, std::string* out) const;
+  Choice& At(uint32_t index);
+  void AppendChoice(uint32_t index, Choice* choice, TextBlocks* out) const;
 
   const serving::PreparedRequest& request_;
   const CompletionIdentity identity_;
+  const bool chat_;
   std::map<uint32_t, Choice> choices_;  // ordered by index
+  uint64_t held_bytes_ = 0;
+  std::string scratch_;
 };
 
 }  // namespace spindle::server

@@ -8,12 +8,11 @@
 
 #include <boost/asio/post.hpp>
 
+#include "serving/answer_memory.h"
+
 namespace spindle::server {
 namespace {
 
-// Later requests that wait here while one is served. Beyond it reading stops, so TCP holds the peer
-// back.
-constexpr size_t kMaxBufferedInput = size_t{64} << 10;
 // How much and how long an ended connection is still read, so that the peer gets to see the answer
 // instead of a reset.
 constexpr uint64_t kMaxLingerBytes = uint64_t{1} << 20;
@@ -45,6 +44,7 @@ Connection::Connection(ServerContext& context,
       loopback_peer_(loopback_peer),
       on_end_(std::move(on_end)),
       parser_(LimitsOf(context.options)),
+      output_lease_(context.backend->AnswerMemory()),
       read_timer_(executor_),
       write_timer_(executor_),
       keep_alive_timer_(executor_) {}
@@ -99,7 +99,7 @@ void Connection::CloseNow() {
 
 void Connection::ArmRead() {
   // A body may fill the parser, waiting requests may not.
-  const bool full = input_.size() >= kMaxBufferedInput;
+  const bool full = input_.size() >= kBufferedInputBytes;
   if (reading_ || full || peer_ended_ || phase_ == Phase::kClosed) {
     return;
   }
@@ -150,8 +150,7 @@ bool Connection::CanParse() const {
   const bool reading_phase = phase_ == Phase::kIdle || phase_ == Phase::kHead ||
                              phase_ == Phase::kBody || phase_ == Phase::kDiscard;
   // A client that sends requests without reading answers must not fill our memory with them.
-  return reading_phase && !end_after_write_ &&
-         unsent_bytes() <= context_.options.stream_buffer_bytes;
+  return reading_phase && !end_after_write_ && unsent_bytes() <= serving::kSmallAnswerBytes;
 }
 
 void Connection::ProcessInput() {
@@ -261,14 +260,14 @@ void Connection::OnReadTimeout() {
       exchange_->begun = head_begun_;
     }
     const bool in_head = phase_ == Phase::kHead;
-    serving::ApiError error =
-        MakeError(408,
-                  "request_timeout",
-                  std::string("The request did not arrive in time: ") +
-                      (in_head ? "its head" : "the next part of its body") + " took longer than " +
-                      std::to_string(ToMilliseconds(in_head ? context_.options.header_timeout
-                                                            : context_.options.body_timeout)) +
-                      " ms.");
+    serving::ApiError error = serving::MakeError(
+        408,
+        "request_timeout",
+        std::string("The request did not arrive in time: ") +
+            (in_head ? "its head" : "the next part of its body") + " took longer than " +
+            std::to_string(ToMilliseconds(in_head ? context_.options.header_timeout
+                                                  : context_.options.body_timeout)) +
+            " ms.");
     error.extras = {{"total_ms", ToMilliseconds(context_.clock.Now() - exchange_->begun)}};
     Response response = ErrorResponse(error);
     response.close = true;
@@ -293,6 +292,22 @@ void Connection::Send(std::string_view bytes) {
   StartWrite();
 }
 
+// A long body is moved, not copied.
+void Connection::QueueBody(Response* response) {
+  std::vector<std::string> parts = response->more_body.Take();
+  parts.insert(parts.begin(), std::move(response->body));
+  for (std::string& part : parts) {
+    if (part.size() <= serving::kSmallAnswerBytes) {
+      pending_.append(part);
+      continue;
+    }
+    for (std::string* next : {&pending_, &part}) {
+      queued_bytes_ += next->size();
+      queued_.push_back(std::exchange(*next, {}));
+    }
+  }
+}
+
 void Connection::StartWrite() {
   if (writing_ || phase_ == Phase::kClosed) {
     return;
@@ -300,7 +315,14 @@ void Connection::StartWrite() {
   if (in_flight_offset_ == in_flight_.size()) {
     in_flight_.clear();
     in_flight_offset_ = 0;
-    std::swap(in_flight_, pending_);
+    while (in_flight_.empty() && !queued_.empty()) {
+      in_flight_ = std::move(queued_.front());
+      queued_.pop_front();
+      queued_bytes_ -= in_flight_.size();
+    }
+    if (in_flight_.empty()) {
+      std::swap(in_flight_, pending_);
+    }
   }
   if (in_flight_.empty()) {
     return;
@@ -329,8 +351,7 @@ void Connection::OnWrote(Transport::Error error, size_t size) {
   }
   in_flight_offset_ += size;
   StartWrite();
-  // Half empty, not just below the limit: a reader that crawls stays paused until it is cut.
-  if (stream_paused_ && unsent_bytes() <= context_.options.stream_buffer_bytes / 2) {
+  if (stream_paused_ && unsent_bytes() <= resume_bytes_) {
     stream_paused_ = false;
     ArmWriteTimer();
     PumpGeneration();
@@ -342,6 +363,14 @@ void Connection::OnWrote(Transport::Error error, size_t size) {
 
 void Connection::OnDrained() {
   write_timer_.cancel();
+  output_lease_.Release();
+  in_flight_.clear();
+  in_flight_offset_ = 0;
+  for (std::string* buffer : {&in_flight_, &pending_, &events_}) {
+    if (buffer->capacity() > serving::kSmallAnswerBytes) {
+      *buffer = std::string();  // the next answers may be short
+    }
+  }
   if (end_after_write_) {
     BeginLinger();
     return;

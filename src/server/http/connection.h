@@ -11,6 +11,7 @@
 
 #include <array>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -42,12 +43,12 @@ struct Exchange {
   AccessRecord record;
   std::vector<std::pair<std::string, std::string>> headers;  // for its answer
   std::unique_ptr<GenerationResponse> generation;
-  LargeBodies::Lease body_lease;
+  ByteQuota::Lease body_lease;
   uint64_t serial = 0;  // within the connection; for answers that arrive later
   bool headers_sent = false;
   bool close = false;  // the connection ends after the answer
 
-  explicit Exchange(LargeBodies& bodies) : body_lease(bodies) {}
+  explicit Exchange(ByteQuota& bodies) : body_lease(bodies) {}
 };
 
 // How long the end of a server waits for requests that are on their way to it.
@@ -90,6 +91,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   // --- writing (connection.cc)
   void Send(std::string_view bytes);
+  void QueueBody(Response* response);
   void StartWrite();
   void OnWrote(Transport::Error error, size_t size);
   void OnDrained();
@@ -97,7 +99,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void OnWriteTimeout();
 
   [[nodiscard]] size_t unsent_bytes() const {
-    return pending_.size() + in_flight_.size() - in_flight_offset_;
+    return pending_.size() + in_flight_.size() - in_flight_offset_ + queued_bytes_;
   }
 
   void BeginLinger();
@@ -123,6 +125,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void PumpGeneration();
   void SendStreamBytes(std::string_view events);
   void SendStreamHead();
+  [[nodiscard]] bool PausesStream();
   void MarkFirstOutput();
   void AddCommonHeaders();
   void EndGeneration();
@@ -151,11 +154,15 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::string input_;  // received, not yet parsed
   uint64_t lingered_bytes_ = 0;
 
-  std::string pending_;    // to be sent after in_flight_
   std::string in_flight_;  // [in_flight_offset_, size) is being sent
   size_t in_flight_offset_ = 0;
+  std::deque<std::string> queued_;  // to be sent after in_flight_: long bodies and what led to them
+  uint64_t queued_bytes_ = 0;
+  std::string pending_;            // … and after that
+  ByteQuota::Lease output_lease_;  // of what is unsent, if that is much
   bool writing_ = false;
-  bool stream_paused_ = false;  // too much unsent: no events are taken
+  bool stream_paused_ = false;  // too much unsent: no events are taken …
+  uint64_t resume_bytes_ = 0;   // … until only so much is
   std::string events_;          // reused by PumpGeneration
 
   boost::asio::steady_timer read_timer_;

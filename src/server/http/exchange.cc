@@ -8,14 +8,17 @@
 
 #include "server/http/connection.h"
 #include "server/http/simple_handlers.h"
+#include "serving/answer_memory.h"
 
 namespace spindle::server {
 namespace {
 
 // A refused request's body up to this size is read and dropped, so that the connection lives on.
 constexpr uint64_t kMaxDiscardBytes = uint64_t{1} << 20;
-// Events taken at a time; other connections of the thread get their turn in between.
+// Events taken at a time, and how many bytes they may make before the last of them; other
+// connections of the thread get their turn in between.
 constexpr size_t kEventsPerPump = 64;
+constexpr size_t kBytesPerPump = serving::kSmallAnswerBytes;
 
 int64_t UnixSeconds() {
   return std::chrono::duration_cast<std::chrono::seconds>(
@@ -40,10 +43,10 @@ std::string JoinIgnored(const std::vector<std::string>& fields) {
 serving::ApiError LimitError(const LimitRefusal& refusal) {
   const bool rate = refusal.kind == LimitFailure::kRate;
   serving::ApiError error =
-      MakeError(429,
-                rate ? "rate_limit_exceeded" : "key_concurrency_exceeded",
-                rate ? "This API key made too many requests in the last minute."
-                     : "This API key has too many requests running.");
+      serving::MakeError(429,
+                         rate ? "rate_limit_exceeded" : "key_concurrency_exceeded",
+                         rate ? "This API key made too many requests in the last minute."
+                              : "This API key has too many requests running.");
   error.retry_after = refusal.retry_after;
   error.should_retry = true;
   return error;
@@ -69,7 +72,7 @@ void AppendHttpChunk(std::string_view data, std::string* out) {
 }  // namespace
 
 void Connection::BeginExchange() {
-  exchange_.emplace(context_.large_bodies);
+  exchange_.emplace(context_.large_bodies.memory());
   exchange_->serial = ++num_exchanges_;
   exchange_->begun = context_.clock.Now();
   exchange_->received = exchange_->begun;
@@ -134,11 +137,20 @@ void Connection::OnParseError() {
 }
 
 void Connection::OnBodyBytes() {
-  if (phase_ != Phase::kBody || exchange_->body_lease.Cover(parser_.body().size())) {
+  if (phase_ != Phase::kBody) {
     return;
   }
-  serving::ApiError error =
-      MakeError(503, "too_many_large_bodies", "Too many large requests are being received.");
+  std::string& body = parser_.body();
+  if (body.size() > kLargeBodyBytes) {
+    // Growing would hold it twice; memory is taken only as it is written.
+    body.reserve(parser_.head().content_length.value_or(0));
+  }
+  const uint64_t held_bytes = parser_.head().chunked ? body.capacity() : body.size();
+  if (exchange_->body_lease.Cover(held_bytes)) {
+    return;
+  }
+  serving::ApiError error = serving::MakeError(
+      503, "too_many_large_bodies", "Too many large requests are being received.");
   error.retry_after = std::chrono::seconds(1);
   error.should_retry = true;
   context_.backend->RecordRejection(error);
@@ -170,7 +182,7 @@ void Connection::ServeLargeBody() {
     ApiKeys::Grant grant;
     serving::Caller caller;
     std::string body;
-    LargeBodies::Lease lease;
+    ByteQuota::Lease lease;
   };
 
   auto work = std::make_shared<Work>(Work{exchange_->route,
@@ -216,6 +228,13 @@ bool Connection::StillServing(uint64_t serial) const {
 
 void Connection::Respond(Response response) {
   Exchange& exchange = *exchange_;
+  const uint64_t wanted_bytes = unsent_bytes() + response.body_bytes();
+  if (!output_lease_.Cover(wanted_bytes)) {
+    const serving::ApiError error =
+        serving::AnswerMemoryFull(wanted_bytes, context_.backend->AnswerMemory());
+    context_.backend->RecordRejection(error);
+    response = ErrorResponse(error);
+  }
   if (exchange.id.id().empty()) {
     exchange.id = context_.ids.Acquire(std::nullopt);
   }
@@ -223,13 +242,15 @@ void Connection::Respond(Response response) {
   exchange.record.status = response.status;
   exchange.record.error_code = response.error_code;
   AddCommonHeaders();
-  std::string bytes = SerializeHead(response, Framing::kLength, exchange.headers);
-  if (exchange.record.method != "HEAD") {
-    bytes += response.body;
-  }
+  const std::string head = SerializeHead(response, Framing::kLength, exchange.headers);
+  const bool has_body = exchange.record.method != "HEAD";
   end_after_write_ = exchange.close;
   FinishExchange();
-  Send(bytes);
+  pending_.append(head);
+  if (has_body) {
+    QueueBody(&response);
+  }
+  StartWrite();
 }
 
 void Connection::FinishExchange() {
@@ -328,8 +349,11 @@ void Connection::StartGeneration(serving::Result<serving::PreparedRequest> prepa
   const CompletionIdentity identity{CompletionId(request.endpoint, caller.request_id),
                                     UnixSeconds(),
                                     context_.backend->SystemFingerprint()};
-  exchange.generation = std::make_unique<GenerationResponse>(
-      std::move(request), std::move(started).value(), identity, context_.clock);
+  exchange.generation = std::make_unique<GenerationResponse>(std::move(request),
+                                                             std::move(started).value(),
+                                                             identity,
+                                                             context_.backend->AnswerMemory(),
+                                                             context_.clock);
   last_sent_ = context_.clock.Now();
   if (exchange.generation->streaming() && context_.options.sse_keepalive > Duration(0)) {
     ArmKeepAlive(context_.options.sse_keepalive);
@@ -351,19 +375,33 @@ void Connection::PumpGeneration() {
     return;
   }
   events_.clear();
-  const GenerationResponse::State state = exchange_->generation->Pump(kEventsPerPump, &events_);
+  const GenerationResponse::State state =
+      exchange_->generation->Pump(kEventsPerPump, kBytesPerPump, &events_);
   if (!events_.empty()) {
     MarkFirstOutput();
     SendStreamBytes(events_);
   }
   if (state == GenerationResponse::State::kDone) {
     EndGeneration();
-  } else if (unsent_bytes() > context_.options.stream_buffer_bytes) {
+  } else if (PausesStream()) {
     stream_paused_ = true;
     ArmWriteTimer();
   } else if (state == GenerationResponse::State::kMore) {
     boost::asio::post(executor_, [self = shared_from_this()] { self->PumpGeneration(); });
   }
+}
+
+// Whether the unsent bytes are too many for one stream, or for all of them together. It goes on
+// when half of what it may have is sent, not just a little: a reader that crawls stays paused until
+// it is cut.
+bool Connection::PausesStream() {
+  const uint64_t limit = context_.options.stream_buffer_bytes;
+  if (unsent_bytes() > limit) {
+    resume_bytes_ = limit / 2;
+    return true;
+  }
+  resume_bytes_ = serving::kSmallAnswerBytes / 2;
+  return !output_lease_.Cover(unsent_bytes());
 }
 
 void Connection::MarkFirstOutput() {
@@ -414,14 +452,15 @@ void Connection::SendStreamBytes(std::string_view events) {
 
 void Connection::EndGeneration() {
   Exchange& exchange = *exchange_;
-  const GenerationResponse& generation = *exchange.generation;
+  GenerationResponse& generation = *exchange.generation;
   if (!exchange.headers_sent) {
     if (generation.error().has_value()) {
       Respond(ErrorResponse(*generation.error()));
       return;
     }
     Response response;
-    response.body = generation.Body();
+    response.more_body = generation.TakeBody();
+    output_lease_ = generation.TakeLease();
     exchange.record.time_to_first_token = generation.time_to_first_token();
     Respond(std::move(response));
     return;

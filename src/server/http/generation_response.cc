@@ -4,6 +4,8 @@
 #include <utility>
 #include <variant>
 
+#include "serving/answer_memory.h"
+
 namespace spindle::server {
 namespace {
 
@@ -14,23 +16,36 @@ constexpr Duration kProgressInterval = std::chrono::milliseconds(500);  // at mo
 GenerationResponse::GenerationResponse(serving::PreparedRequest request,
                                        std::unique_ptr<serving::Generation> generation,
                                        const CompletionIdentity& identity,
+                                       ByteQuota& memory,
                                        const Clock& clock)
     : request_(std::move(request)),
       generation_(std::move(generation)),
+      memory_(memory),
       clock_(clock),
       chunks_(request_, identity),
-      result_(request_, identity) {}
+      result_(request_, identity),
+      lease_(memory) {}
 
-GenerationResponse::State GenerationResponse::Pump(size_t max_events, std::string* out) {
-  events_.clear();
-  const size_t count = generation_->Poll(max_events, &events_);
-  for (serving::GenerationEvent& event : events_) {
-    OnEvent(std::move(event), out);
+GenerationResponse::State GenerationResponse::Pump(size_t max_events,
+                                                   size_t max_bytes,
+                                                   std::string* out) {
+  for (size_t count = 0; count < max_events && out->size() < max_bytes; ++count) {
+    events_.clear();
+    if (generation_->Poll(1, &events_) == 0) {
+      return generation_->Done() ? State::kDone : State::kWaiting;
+    }
+    OnEvent(std::move(events_.front()), out);
   }
-  if (generation_->Done()) {
-    return State::kDone;
+  return generation_->Done() ? State::kDone : State::kMore;
+}
+
+void GenerationResponse::CoverResult() {
+  const uint64_t held_bytes = result_.held_bytes();
+  if (!lease_.Cover(held_bytes)) {
+    generation_->Fail(serving::AnswerMemoryFull(held_bytes, memory_));
+    result_.Clear();
+    lease_.Release();
   }
-  return count == 0 ? State::kWaiting : State::kMore;
 }
 
 void GenerationResponse::OnEvent(serving::GenerationEvent event, std::string* out) {
@@ -39,7 +54,8 @@ void GenerationResponse::OnEvent(serving::GenerationEvent event, std::string* ou
     if (stream) {
       chunks_.Delta(*delta, generation_->usage(), out);
     } else {
-      result_.Delta(std::move(*delta));
+      result_.Delta(*delta);
+      CoverResult();
     }
   } else if (auto* finished = std::get_if<serving::FinishedEvent>(&event)) {
     finish_reasons_.append(finish_reasons_.empty() ? "" : ",")
@@ -48,6 +64,7 @@ void GenerationResponse::OnEvent(serving::GenerationEvent event, std::string* ou
       chunks_.Finished(*finished, generation_->usage(), out);
     } else {
       result_.Finished(std::move(*finished));
+      CoverResult();
     }
   } else if (const auto* started = std::get_if<serving::StartedEvent>(&event)) {
     usage_ = started->usage;

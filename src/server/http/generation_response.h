@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "base/byte_quota.h"
 #include "base/clock.h"
 #include "server/http/completion_format.h"
 #include "serving/completion_service.h"
@@ -20,16 +21,18 @@ class GenerationResponse {
  public:
   enum class State : uint8_t { kWaiting, kMore, kDone };
 
-  // `clock` must outlive the object.
+  // `memory` is what an answer that is not streamed takes leases of while it grows; it and `clock`
+  // must outlive the object.
   GenerationResponse(serving::PreparedRequest request,
                      std::unique_ptr<serving::Generation> generation,
                      const CompletionIdentity& identity,
+                     ByteQuota& memory,
                      const Clock& clock);
 
-  // Takes up to `max_events` events; of a stream, appends their server-sent events to `out`.
-  // kWaiting: nothing more until the ready callback. After kDone: error(), else Body() or the end
-  // of the stream, which is in `out`.
-  [[nodiscard]] State Pump(size_t max_events, std::string* out);
+  // Takes up to `max_events` events, and no more once their server-sent events, which are appended
+  // to `out`, have `max_bytes`. kWaiting: nothing more until the ready callback. After kDone:
+  // error(), else TakeBody() or the end of the stream, which is in `out`.
+  [[nodiscard]] State Pump(size_t max_events, size_t max_bytes, std::string* out);
 
   [[nodiscard]] bool streaming() const { return request_.stream; }
 
@@ -37,8 +40,11 @@ class GenerationResponse {
 
   [[nodiscard]] const std::optional<serving::ApiError>& error() const { return error_; }
 
-  // The whole response. REQUIRES: done, not streaming, no error.
-  [[nodiscard]] std::string Body() const { return result_.Build(usage_, stats_); }
+  // The whole response. REQUIRES: done, not streaming, no error; called once.
+  [[nodiscard]] TextBlocks TakeBody() { return result_.Build(usage_, stats_); }
+
+  // The memory that the answer takes passes to who sends it.
+  [[nodiscard]] ByteQuota::Lease TakeLease() { return std::move(lease_); }
 
   [[nodiscard]] serving::Generation& generation() { return *generation_; }
 
@@ -58,12 +64,16 @@ class GenerationResponse {
  private:
   void OnEvent(serving::GenerationEvent event, std::string* out);
   void OnProgress(const serving::ProgressEvent& event, std::string* out);
+  // The result has grown.
+  void CoverResult();
 
   const serving::PreparedRequest request_;
   std::unique_ptr<serving::Generation> generation_;
+  ByteQuota& memory_;
   const Clock& clock_;
   ChunkWriter chunks_;
   ResultBuilder result_;
+  ByteQuota::Lease lease_;
   std::vector<serving::GenerationEvent> events_;  // reused
   serving::Usage usage_;
   engine::RequestStats stats_;

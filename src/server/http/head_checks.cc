@@ -24,19 +24,19 @@ std::optional<std::string_view> PresentedKey(const RequestHead& head) {
 serving::ApiError AuthError(AuthFailure failure) {
   switch (failure) {
     case AuthFailure::kMissing:
-      return MakeError(
+      return serving::MakeError(
           401, "missing_api_key", "This path needs an API key: Authorization: Bearer.");
     case AuthFailure::kInvalid:
-      return MakeError(401, "invalid_api_key", "The API key is not known.");
+      return serving::MakeError(401, "invalid_api_key", "The API key is not known.");
     case AuthFailure::kForbidden:
-      return MakeError(
+      return serving::MakeError(
           403, "insufficient_permissions", "This API key may not use administration paths.");
     case AuthFailure::kNotLoopback:
-      return MakeError(403,
-                       "insufficient_permissions",
-                       "Without an admin key, administration is for local peers only.");
+      return serving::MakeError(403,
+                                "insufficient_permissions",
+                                "Without an admin key, administration is for local peers only.");
   }
-  return MakeError(500, "internal_error", "The request could not be authenticated.");
+  return serving::MakeError(500, "internal_error", "The request could not be authenticated.");
 }
 
 std::string_view TrimBlanks(std::string_view text) {
@@ -84,12 +84,14 @@ bool IsJsonMediaType(std::string_view value) {
 std::optional<serving::ApiError> CheckMediaType(const RequestHead& head) {
   for (const auto& [name, value] : head.fields) {
     if (name == "content-type" && !IsJsonMediaType(value)) {
-      return MakeError(415,
-                       "unsupported_media_type",
-                       "The body must be sent as Content-Type: application/json, in UTF-8.");
+      return serving::MakeError(
+          415,
+          "unsupported_media_type",
+          "The body must be sent as Content-Type: application/json, in UTF-8.");
     }
     if (name == "content-encoding" && !EqualsIgnoreCase(value, "identity")) {
-      return MakeError(415, "unsupported_media_type", "Compressed bodies are not accepted.");
+      return serving::MakeError(
+          415, "unsupported_media_type", "Compressed bodies are not accepted.");
     }
   }
   return std::nullopt;
@@ -101,9 +103,9 @@ std::optional<serving::ApiError> CheckLength(const ServerContext& context,
   if (head.content_length.value_or(0) <= limit) {
     return std::nullopt;
   }
-  return MakeError(413,
-                   "request_too_large",
-                   "The request body is larger than " + std::to_string(limit) + " bytes.");
+  return serving::MakeError(413,
+                            "request_too_large",
+                            "The request body is larger than " + std::to_string(limit) + " bytes.");
 }
 
 std::optional<serving::ApiError> CheckServerState(const ServerContext& context,
@@ -121,7 +123,8 @@ std::optional<serving::ApiError> CheckServerState(const ServerContext& context,
 
 serving::ApiError ServerContext::DrainError() const {
   const TimePoint deadline{Duration(drain_deadline_ticks.load())};
-  serving::ApiError error = MakeError(503, "shutting_down", "The server is shutting down.");
+  serving::ApiError error =
+      serving::MakeError(503, "shutting_down", "The server is shutting down.");
   error.retry_after =
       std::max(std::chrono::milliseconds(1000),
                std::chrono::duration_cast<std::chrono::milliseconds>(deadline - clock.Now()));
@@ -143,11 +146,11 @@ std::optional<Response> CheckHead(const ServerContext& context,
     *grant = std::get<ApiKeys::Grant>(std::move(outcome));
   }
   if (route.endpoint == EndpointId::kUnknown) {
-    return ErrorResponse(MakeError(404, "not_found", "There is nothing at this path."));
+    return ErrorResponse(serving::MakeError(404, "not_found", "There is nothing at this path."));
   }
   if (!route.method_allowed) {
     Response response = ErrorResponse(
-        MakeError(405, "method_not_allowed", "This path does not answer to that method."));
+        serving::MakeError(405, "method_not_allowed", "This path does not answer to that method."));
     response.headers.emplace_back("allow", std::string(route.Allow()));
     return response;
   }

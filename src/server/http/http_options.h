@@ -1,6 +1,7 @@
 // Options of the HTTP front end. Plain values.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <string>
@@ -16,6 +17,9 @@ inline constexpr uint64_t kLargeBodyBytes = uint64_t{64} << 10;
 inline constexpr uint64_t kBodiesAtOnce = 4;
 // What a connection reads at once.
 inline constexpr uint64_t kConnectionReadBytes = uint64_t{16} << 10;
+// Later requests that wait on a connection while one is served. Beyond it reading stops, so TCP
+// holds the peer back.
+inline constexpr uint64_t kBufferedInputBytes = uint64_t{64} << 10;
 
 // What /version and spindle_build_info report.
 struct BuildInfo {
@@ -62,5 +66,18 @@ struct HttpOptions {
   TlsOptions tls;
   BuildInfo build;
 };
+
+// What a connection holds at most beside large bodies and large answers, of which
+// `small_answer_bytes` may wait in each of its buffers: the head of its request, input, and its own
+// objects.
+[[nodiscard]] inline uint64_t ConnectionBytes(const HttpOptions& options,
+                                              uint64_t small_answer_bytes) {
+  constexpr uint64_t kObjectBytes = uint64_t{16} << 10;  // with 128 header fields
+  constexpr uint64_t kTlsBytes = uint64_t{64} << 10;
+  const uint64_t input_bytes =
+      std::max(kLargeBodyBytes, kBufferedInputBytes) + 2 * kConnectionReadBytes;
+  return options.max_header_bytes + options.max_request_line_bytes + input_bytes +
+         3 * small_answer_bytes + kObjectBytes + (options.tls.cert_file.empty() ? 0 : kTlsBytes);
+}
 
 }  // namespace spindle::server

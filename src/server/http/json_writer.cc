@@ -44,8 +44,7 @@ void AppendChars(T value, std::string* out) {
 
 }  // namespace
 
-void AppendJsonString(std::string_view text, std::string* out) {
-  out->push_back('"');
+void AppendJsonText(std::string_view text, std::string* out) {
   while (!text.empty()) {
     // The longest run of plain ASCII goes out at once.
     size_t plain = 0;
@@ -72,6 +71,11 @@ void AppendJsonString(std::string_view text, std::string* out) {
     out->append(valid ? text.substr(0, unit.length) : kReplacementCharacter);
     text.remove_prefix(unit.length);
   }
+}
+
+void AppendJsonString(std::string_view text, std::string* out) {
+  out->push_back('"');
+  AppendJsonText(text, out);
   out->push_back('"');
 }
 

@@ -75,28 +75,9 @@ class LargeBodies::Worker {
 };
 
 LargeBodies::LargeBodies(uint64_t max_bytes)
-    : max_bytes_(max_bytes), worker_(std::make_unique<Worker>()) {}
+    : memory_(max_bytes, kLargeBodyBytes), worker_(std::make_unique<Worker>()) {}
 
 LargeBodies::~LargeBodies() = default;
-
-bool LargeBodies::Lease::Cover(uint64_t body_bytes) {
-  if (body_bytes <= kLargeBodyBytes || body_bytes <= bytes_) {
-    return true;
-  }
-  const uint64_t more = body_bytes - bytes_;
-  const uint64_t before = owner_->bytes_.fetch_add(more);
-  if (before + more > owner_->max_bytes_) {
-    owner_->bytes_.fetch_sub(more);
-    return false;
-  }
-  bytes_ = body_bytes;
-  return true;
-}
-
-void LargeBodies::Lease::Release() {
-  owner_->bytes_.fetch_sub(bytes_);
-  bytes_ = 0;
-}
 
 void LargeBodies::Post(std::function<void()> work) {
   worker_->Post(std::move(work));

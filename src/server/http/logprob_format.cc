@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <string_view>
+#include <utility>
 
 #include "base/utf8.h"
 #include "server/http/json_writer.h"
@@ -91,67 +92,96 @@ void AppendTopMap(const serving::TokenLogprob& token, std::string* out) {
   out->push_back('}');
 }
 
-// `[` item, item … `]`
-template <typename Append>
-void AppendList(std::span<const serving::TokenLogprob> tokens, Append append, std::string* out) {
-  out->push_back('[');
-  for (size_t i = 0; i < tokens.size(); ++i) {
+// Items of the lists of LogprobText, in their order.
+void AppendChatItem(const serving::TokenLogprob& token, std::string* out) {
+  AppendEntryHead(token.bytes, token.logprob.value_or(kLowest), out);
+  out->append(R"(,"top_logprobs":[)");
+  for (size_t i = 0; i < token.top.size(); ++i) {
     if (i > 0) {
       out->push_back(',');
     }
-    append(tokens[i]);
+    AppendEntryHead(token.top[i].bytes, token.top[i].logprob, out);
+    out->push_back('}');
   }
-  out->push_back(']');
+  out->append("]}");
+}
+
+void AppendTokenItem(const serving::TokenLogprob& token, std::string* out) {
+  AppendJsonString(TokenText(token.bytes), out);
+}
+
+void AppendLogprobItem(const serving::TokenLogprob& token, std::string* out) {
+  if (token.logprob.has_value()) {
+    AppendLogprob(*token.logprob, out);
+  } else {
+    out->append("null");
+  }
+}
+
+void AppendOffsetItem(const serving::TokenLogprob& token, std::string* out) {
+  AppendJsonNumber(token.text_offset, out);
+}
+
+struct ListForm {
+  std::string_view open;  // what stands before the list, its bracket included
+  void (*append)(const serving::TokenLogprob& token, std::string* out);
+};
+
+constexpr std::array<ListForm, 1> kChatLists = {{{R"({"content":[)", AppendChatItem}}};
+constexpr std::array<ListForm, 4> kCompletionLists = {
+    {{R"({"tokens":[)", AppendTokenItem},
+     {R"(],"token_logprobs":[)", AppendLogprobItem},
+     {R"(],"top_logprobs":[)", AppendTopMap},
+     {R"(],"text_offset":[)", AppendOffsetItem}}};
+
+std::span<const ListForm> ListsOf(bool is_chat) {
+  return is_chat ? std::span<const ListForm>(kChatLists)
+                 : std::span<const ListForm>(kCompletionLists);
+}
+
+std::string_view EndOf(bool is_chat) {
+  return is_chat ? R"(],"refusal":null})" : "]}";
 }
 
 }  // namespace
 
-void AppendChatLogprobs(std::span<const serving::TokenLogprob> tokens, std::string* out) {
-  out->append(R"({"content":)");
-  AppendList(
-      tokens,
-      [out](const serving::TokenLogprob& token) {
-        AppendEntryHead(token.bytes, token.logprob.value_or(kLowest), out);
-        out->append(R"(,"top_logprobs":[)");
-        for (size_t i = 0; i < token.top.size(); ++i) {
-          if (i > 0) {
-            out->push_back(',');
-          }
-          AppendEntryHead(token.top[i].bytes, token.top[i].logprob, out);
-          out->push_back('}');
-        }
-        out->append("]}");
-      },
-      out);
-  out->append(R"(,"refusal":null})");
+void LogprobText::Add(std::span<const serving::TokenLogprob> tokens) {
+  const std::span<const ListForm> forms = ListsOf(is_chat_);
+  for (const serving::TokenLogprob& token : tokens) {
+    for (size_t i = 0; i < forms.size(); ++i) {
+      scratch_.assign(lists_[i].empty() ? "" : ",");
+      forms[i].append(token, &scratch_);
+      lists_[i].Append(scratch_);
+    }
+  }
 }
 
-void AppendCompletionLogprobs(std::span<const serving::TokenLogprob> tokens, std::string* out) {
-  out->append(R"({"tokens":)");
-  AppendList(
-      tokens,
-      [out](const serving::TokenLogprob& token) { AppendJsonString(TokenText(token.bytes), out); },
-      out);
-  out->append(R"(,"token_logprobs":)");
-  AppendList(
-      tokens,
-      [out](const serving::TokenLogprob& token) {
-        if (token.logprob.has_value()) {
-          AppendLogprob(*token.logprob, out);
-        } else {
-          out->append("null");
-        }
-      },
-      out);
-  out->append(R"(,"top_logprobs":)");
-  AppendList(
-      tokens, [out](const serving::TokenLogprob& token) { AppendTopMap(token, out); }, out);
-  out->append(R"(,"text_offset":)");
-  AppendList(
-      tokens,
-      [out](const serving::TokenLogprob& token) { AppendJsonNumber(token.text_offset, out); },
-      out);
-  out->push_back('}');
+uint64_t LogprobText::held_bytes() const {
+  uint64_t bytes = scratch_.capacity();
+  for (const TextBlocks& list : lists_) {
+    bytes += list.held_bytes();
+  }
+  return bytes;
+}
+
+void LogprobText::MoveTo(TextBlocks* out) {
+  const std::span<const ListForm> forms = ListsOf(is_chat_);
+  for (size_t i = 0; i < forms.size(); ++i) {
+    out->Append(forms[i].open);
+    out->Append(std::move(lists_[i]));
+  }
+  out->Append(EndOf(is_chat_));
+}
+
+void AppendLogprobs(bool is_chat, std::span<const serving::TokenLogprob> tokens, std::string* out) {
+  for (const ListForm& form : ListsOf(is_chat)) {
+    out->append(form.open);
+    for (size_t i = 0; i < tokens.size(); ++i) {
+      out->append(i > 0 ? "," : "");
+      form.append(tokens[i], out);
+    }
+  }
+  out->append(EndOf(is_chat));
 }
 
 }  // namespace spindle::server

@@ -11,6 +11,8 @@ namespace {
 // RFC 9112 2.2: a server should ignore an empty line before the request line; old clients send one
 // after a POST body.
 constexpr uint32_t kMaxEmptyLines = 2;
+// Header lines of a message: many short ones would take far more memory than bytes.
+constexpr size_t kMaxFields = 128;
 // Size in hex (16 digits at most) with extensions, which are read over.
 constexpr size_t kMaxChunkSizeLine = 256;
 constexpr size_t kMaxTrailerBytes = size_t{8} << 10;
@@ -144,11 +146,17 @@ RequestParser::Step RequestParser::OnLine(std::string_view line) {
       if (line.empty()) {
         return OnHeadEnd();
       }
+      if (head_.fields.size() >= kMaxFields) {
+        return Fail({431, "headers_too_large", "There are too many request headers."});
+      }
       error = ParseFieldLine(line, &head_);
       break;
     case State::kTrailers:
       if (line.empty()) {
         return Complete();
+      }
+      if (trailers_.fields.size() >= kMaxFields) {
+        return Fail({431, "headers_too_large", "There are too many trailers."});
       }
       error = ParseFieldLine(line, &trailers_);
       break;

@@ -7,32 +7,6 @@
 #include "server/http/json_writer.h"
 
 namespace spindle::server {
-namespace {
-
-std::string_view TypeOf(int status) {
-  switch (status) {
-    case 401:
-      return "authentication_error";
-    case 403:
-      return "permission_error";
-    case 404:
-      return "not_found_error";
-    case 408:
-    case 504:
-      return "timeout_error";
-    case 429:
-      return "rate_limit_error";
-    case 500:
-      return "server_error";
-    case 503:
-      return "overloaded_error";
-    default:
-      return "invalid_request_error";
-  }
-}
-
-}  // namespace
-
 std::string ErrorJson(const serving::ApiError& error, std::optional<int> status) {
   std::string json = R"({"error":{"message":)";
   AppendJsonString(error.message, &json);
@@ -89,16 +63,7 @@ Response ErrorResponse(const serving::ApiError& error) {
 }
 
 serving::ApiError ToApiError(const ParseError& error) {
-  return MakeError(error.http_status, error.code, error.message);
-}
-
-serving::ApiError MakeError(int status, std::string code, std::string message) {
-  serving::ApiError error;
-  error.http_status = status;
-  error.type = std::string(TypeOf(status));
-  error.code = std::move(code);
-  error.message = std::move(message);
-  return error;
+  return serving::MakeError(error.http_status, error.code, error.message);
 }
 
 std::string_view ReasonPhrase(int status) {
@@ -156,7 +121,7 @@ std::string SerializeHead(const Response& response,
   if (response.status != 204) {
     add("content-type", response.content_type);
     if (framing == Framing::kLength) {
-      add("content-length", std::to_string(response.body.size()));
+      add("content-length", std::to_string(response.body_bytes()));
     } else if (framing == Framing::kChunked) {
       add("transfer-encoding", "chunked");
     }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "server/http/request_head.h"
+#include "server/http/text_blocks.h"
 #include "serving/api_error.h"
 
 namespace spindle::server {
@@ -17,9 +18,12 @@ struct Response {
   int status = 200;
   std::string content_type = "application/json";
   std::string body;
+  TextBlocks more_body;                                      // behind `body`
   std::vector<std::pair<std::string, std::string>> headers;  // further ones
   bool close = false;                                        // the connection ends after it
   std::string error_code;  // of an error answer, for logs and metrics
+
+  [[nodiscard]] uint64_t body_bytes() const { return body.size() + more_body.size_bytes(); }
 };
 
 // {"error":{…}}; `status` adds the integer that errors inside a stream carry.
@@ -29,9 +33,6 @@ struct Response {
 [[nodiscard]] Response ErrorResponse(const serving::ApiError& error);
 
 [[nodiscard]] serving::ApiError ToApiError(const ParseError& error);
-
-// An error of this server: the type follows from the status.
-[[nodiscard]] serving::ApiError MakeError(int status, std::string code, std::string message);
 
 [[nodiscard]] std::string_view ReasonPhrase(int status);
 

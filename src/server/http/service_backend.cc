@@ -83,8 +83,10 @@ class ServiceBackend final : public Backend {
       case Tool::kCountInputTokens:
         return service_.CountInputTokens(body);
     }
-    return MakeError(500, "internal_error", "Unknown tool.");
+    return serving::MakeError(500, "internal_error", "Unknown tool.");
   }
+
+  ByteQuota& AnswerMemory() override { return service_.answer_memory(); }
 
   serving::Result<std::string> ListModels() const override { return service_.ListModels(); }
 
@@ -112,7 +114,7 @@ class ServiceBackend final : public Backend {
   // Administration of an engine that is not there yet.
   [[nodiscard]] serving::ApiError NoEngine() const {
     return service_.Unavailable().value_or(
-        MakeError(503, "model_loading", "The model is not loaded yet."));
+        serving::MakeError(503, "model_loading", "The model is not loaded yet."));
   }
 
   serving::CompletionService& service_;

@@ -45,7 +45,7 @@ Response Liveness(const ServerContext& context) {
   const std::optional<Duration> silence = context.backend->SinceLastTick();
   if (silence.has_value() && *silence > context.options.watchdog) {
     return ErrorResponse(
-        MakeError(500, "internal_error", "The engine gave no sign of life in time."));
+        serving::MakeError(500, "internal_error", "The engine gave no sign of life in time."));
   }
   return JsonResponse(R"({"status":"ok"})");
 }
@@ -80,7 +80,7 @@ Response Version(const ServerContext& context) {
 
 Response CancelRequest(ServerContext& context, const std::string& id) {
   if (!context.backend->CancelRequest(id)) {
-    return ErrorResponse(MakeError(404, "not_found", "No such request is active."));
+    return ErrorResponse(serving::MakeError(404, "not_found", "No such request is active."));
   }
   std::string body = R"({"id":)";
   AppendJsonString(id, &body);
@@ -99,7 +99,7 @@ Response SetLogLevel(std::string_view body) {
   const Json json = Json::parse(body, nullptr, /*allow_exceptions=*/false);
   if (json.is_discarded()) {
     return ErrorResponse(
-        MakeError(400, "invalid_json", "The body must be JSON: {\"level\": \"info\"}."));
+        serving::MakeError(400, "invalid_json", "The body must be JSON: {\"level\": \"info\"}."));
   }
   const Json level = json.is_object() ? json.value("level", Json()) : Json();
   for (const auto& [name, value] : kLevels) {
@@ -108,8 +108,8 @@ Response SetLogLevel(std::string_view body) {
       return JsonResponse(R"({"level":")" + std::string(name) + R"("})");
     }
   }
-  serving::ApiError error =
-      MakeError(400, "invalid_value", "level must be one of trace, debug, info, warn and error.");
+  serving::ApiError error = serving::MakeError(
+      400, "invalid_value", "level must be one of trace, debug, info, warn and error.");
   error.param = "level";
   return ErrorResponse(error);
 }
@@ -187,7 +187,7 @@ Response HandleSimple(ServerContext& context,
     case EndpointId::kUnknown:
       break;
   }
-  return ErrorResponse(MakeError(404, "not_found", "There is nothing at this path."));
+  return ErrorResponse(serving::MakeError(404, "not_found", "There is nothing at this path."));
 }
 
 }  // namespace spindle::server

@@ -73,7 +73,8 @@ class CliTest(unittest.TestCase):
         self.assert_fatal(result, 5)
         last = result.stderr.rstrip("\n").splitlines()[-1]
         self.assertIn("KV in host memory 100.0 TiB (--kv-host-bytes); ", last)
-        for part in ("weights", "activations", "large HTTP bodies 128.0 MiB (--max-body-size)", "output buffers", "program"):
+        for part in ("weights", "activations", "large HTTP bodies 128.0 MiB (--max-body-size)", "large answers 128.0 MiB (--answer-memory)",
+                     "program"):
             self.assertIn(part, last)
 
     def test_settings_of_other_servers(self):

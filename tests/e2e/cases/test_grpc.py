@@ -1,21 +1,13 @@
 """gRPC with stubs generated here from the proto file (C42)."""
-import sys
 import tempfile
 import unittest
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
-from grpc_tools import protoc
 
-from harness import ADMIN_KEY, KEY, ROOT, Server
-
-STUBS = tempfile.mkdtemp(prefix="spindle-stubs-")
-protoc.main(["protoc", f"-I{ROOT / 'proto'}", f"--python_out={STUBS}", f"--grpc_python_out={STUBS}",
-             str(ROOT / "proto/spindle/v1/inference.proto")])
-sys.path.append(STUBS)
-from spindle.v1 import inference_pb2 as pb  # noqa: E402
-from spindle.v1 import inference_pb2_grpc as rpc  # noqa: E402
+from harness import ADMIN_KEY, KEY, Server
+from stubs import error_info, pb, rpc
 
 AUTH = (("authorization", f"Bearer {KEY}"),)
 ADMIN = (("authorization", f"Bearer {ADMIN_KEY}"),)
@@ -135,7 +127,7 @@ class GrpcTest(unittest.TestCase):
         self.assert_code(grpc.StatusCode.INVALID_ARGUMENT, self.inference.Generate(request(sampling=pb.Sampling(temperature=9)), metadata=AUTH))
         self.assert_code(grpc.StatusCode.INVALID_ARGUMENT, self.inference.Generate(request(text="hello " * 3000), metadata=AUTH))
         for field in ({"constraint": pb.Constraint(regex="a")}, {"sparse": pb.SparseOptions(algorithm="quest")},
-                      {"kv": pb.KvOptions(buffer_ratio=1)}):
+                      {"kv": pb.KvOptions(reuse_sparse=True)}):
             error = self.assert_code(grpc.StatusCode.INVALID_ARGUMENT, self.inference.Generate(request(**field), metadata=AUTH))
             self.assertIn("not available", error.details())
 
@@ -166,6 +158,45 @@ class GrpcTest(unittest.TestCase):
         with self.assertRaises(grpc.RpcError):
             list(call)
         self.assertFalse(self.control.Abort(pb.AbortRequest(request_id="to-abort"), metadata=ADMIN).found)
+
+
+class GrpcKvTest(unittest.TestCase):
+    """`kv` over gRPC does what `spindle.kv` does over HTTP."""
+
+    def call(self, server, metadata=ADMIN, **fields):
+        with grpc.insecure_channel(f"127.0.0.1:{server.grpc_port}") as channel:
+            return rpc.InferenceStub(channel).GenerateUnary(request(**fields), metadata=metadata)
+
+    def refusal(self, server, metadata=ADMIN, **fields):
+        with self.assertRaises(grpc.RpcError) as caught:
+            self.call(server, metadata, **fields)
+        return caught.exception.code(), error_info(caught.exception)
+
+    def test_sessions(self):
+        ids = pb.TokenIds(ids=[1 + i % 997 for i in range(200)])
+        with tempfile.TemporaryDirectory() as folder, Server("--kv-disk-path", folder, grpc=True) as server:
+            kept = {"text": None, "token_ids": ids, "kv": pb.KvOptions(session="mine", retention_seconds=600)}
+            self.call(server, **kept)
+            server.wait_for(lambda: server.request("GET", "/admin/sessions/mine", key=ADMIN_KEY).status == 200, what="the session")
+            found = server.request("GET", "/admin/sessions/mine", key=ADMIN_KEY).json
+            self.assertGreaterEqual(found["tokens"], 200)
+            self.assertEqual(found["expires"], found["last_used"] + 600)
+            self.assertEqual(self.call(server, **kept).stats.kv.host_cached_tokens, 199)
+            code, info = self.refusal(server, metadata=AUTH, **kept)
+            self.assertEqual((code, info.metadata["param"]), (grpc.StatusCode.PERMISSION_DENIED, "kv.session"))
+            code, info = self.refusal(server, kv=pb.KvOptions(session="a/b"))
+            self.assertEqual((code, info.reason, info.metadata["param"]), (grpc.StatusCode.INVALID_ARGUMENT, "invalid_value", "kv.session"))
+
+    def test_fast_budgets(self):
+        drawn = ("--kv-mode", "mirror", "--kv-fast-bytes", "32MiB", "--kv-synthetic-selection", "sticky")
+        with Server(*drawn, grpc=True) as server:
+            plain = self.call(server).choices[0].text
+            self.assertEqual(self.call(server, kv=pb.KvOptions(fast_tier_budget_fraction=0.5, buffer_ratio=1)).choices[0].text, plain)
+            code, info = self.refusal(server, kv=pb.KvOptions(fast_tier_budget_bytes=1))
+            self.assertEqual((code, info.reason), (grpc.StatusCode.INVALID_ARGUMENT, "fast_tier_budget_too_small"))
+            self.assertEqual((info.metadata["param"], info.metadata["min_bytes"]), ("kv", str(3 * 4 * 4096)))
+            code, info = self.refusal(server, kv=pb.KvOptions(fast_tier_budget_bytes=1 << 40))
+            self.assertEqual(info.reason, "fast_tier_budget_too_large")
 
 
 if __name__ == "__main__":

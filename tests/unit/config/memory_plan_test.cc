@@ -6,7 +6,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "engine/output_stream.h"
 #include "model/model.h"
+#include "serving/body_limits.h"
 
 namespace spindle::config {
 namespace {
@@ -87,15 +89,21 @@ TEST(MemoryPlanTest, EveryBoundOfTheFrontEndsHasALine) {
   FrontEndOptions front_ends;
   front_ends.http.max_body_bytes = 10 * kMiB;
   front_ends.http.max_connections = 100;
-  front_ends.http.stream_buffer_bytes = 1 * kMiB;
   front_ends.grpc.max_message_bytes = 8 * kMiB;
+  front_ends.answer_memory_bytes = 70 * kMiB;
   LoadOptions options;
   options.max_queue_size = 34;
   const MemoryPlan plan = Plan(options, &front_ends);
   EXPECT_EQ(BytesOf(plan, "large HTTP bodies"), 40 * kMiB);
-  EXPECT_EQ(BytesOf(plan, "HTTP connections"), 100U * ((64 + 64 + 16) << 10));
-  EXPECT_EQ(BytesOf(plan, "output buffers"), (16 + 34) * kMiB);
-  EXPECT_EQ(BytesOf(plan, "gRPC"), (4 * 8 + 16) * kMiB);
+  // A head, a body or later requests, what was read, three buffers for answers, objects.
+  EXPECT_EQ(BytesOf(plan, "HTTP connections"), 100U * ((64 + 8 + 64 + 32 + 48 + 16) << 10));
+  EXPECT_EQ(BytesOf(plan, "large answers"), 70 * kMiB);
+  // Four messages and small ones; one that is decoded, with fields beside its text.
+  EXPECT_EQ(BytesOf(plan, "gRPC"), (4 * 8 + 16 + 8) * kMiB + 24 * (kMiB + 5 * 4096));
+  EXPECT_EQ(BytesOf(plan, "work on a large body"),
+            serving::BodyWorkBytes(10 * kMiB, SmallModel().max_model_len, 128));
+  front_ends.http.tls.cert_file = "/cert.pem";
+  EXPECT_EQ(BytesOf(Plan(options, &front_ends), "HTTP connections"), 100U * ((232 + 64) << 10));
   front_ends.grpc.port = 0;
   EXPECT_EQ(BytesOf(Plan(options, &front_ends), "gRPC"), 0U);
   EXPECT_EQ(BytesOf(Plan(options), "large HTTP bodies"), 0U) << "chat has no front end";
@@ -108,15 +116,56 @@ TEST(MemoryPlanTest, TracesTakeMemoryForTheirBuffers) {
   EXPECT_EQ(BytesOf(Plan(options), "buffers of traces"), 64 * kMiB);
 }
 
-TEST(MemoryPlanTest, TheDiskTierTakesMemoryForItsIndexAndQueues) {
+TEST(MemoryPlanTest, TheDiskTierTakesMemoryForItsIndexItsTransfersAndSessions) {
   LoadOptions options;
   EXPECT_EQ(BytesOf(Plan(options), "index of the disk tier"), 0U);
+  EXPECT_EQ(BytesOf(Plan(options), "sessions"), 0U);
   options.kv.disk_path = "/store";
   options.kv.disk_bytes = 1024 * kMiB;  // 8,192 stripes
-  EXPECT_EQ(BytesOf(Plan(options), "index of the disk tier"), 8192U * 92);
-  EXPECT_EQ(BytesOf(Plan(options), "queues of the disk tier"), 256 * kMiB);
+  EXPECT_EQ(BytesOf(Plan(options), "index of the disk tier"), 8192U * 100);
+  EXPECT_GT(BytesOf(Plan(options), "transfers of the disk tier"), 2048U * 3 * 4096)
+      << "loads and stores in progress, each with its header";
   options.kv.disk_bytes = 0;  // as if the file system had room for the largest default
-  EXPECT_EQ(BytesOf(Plan(options), "index of the disk tier"), 32U * 8192 * 92);
+  EXPECT_EQ(BytesOf(Plan(options), "index of the disk tier"), 32U * 8192 * 100);
+}
+
+TEST(MemoryPlanTest, SessionsCountWithTheirKeys) {
+  LoadOptions options;
+  options.kv.disk_path = "/store";
+  options.kv.disk_bytes = 1024 * kMiB;
+  const auto bytes = [&options](uint32_t max_sessions) {
+    options.kv.max_sessions = max_sessions;
+    return BytesOf(Plan(options), "sessions");
+  };
+  // 64 stripes of a context of 4096 tokens, 32 bytes a key.
+  const uint64_t one = bytes(1001) - bytes(1000);
+  EXPECT_GE(one, 64U * 32);
+  EXPECT_LE(one, 64U * 32 + 1500);
+  EXPECT_GE(bytes(1), 64U * 3 * 4096 * 4) << "manifests that are written, with their tokens";
+}
+
+TEST(MemoryPlanTest, RequestsCountWithTheirChoices) {
+  LoadOptions options;
+  FrontEndOptions front_ends;
+  const auto bytes = [&](uint32_t max_choices) {
+    front_ends.max_choices = max_choices;
+    return BytesOf(Plan(options, &front_ends), "requests");
+  };
+  // 64 wait, and 16 run for each of five classes.
+  const uint64_t one = (bytes(128) - bytes(127)) / (64 + 5 * 16);
+  EXPECT_GE(one, sizeof(engine::StreamEvent) + 1024);
+  EXPECT_LE(one, 4096U);
+  EXPECT_GT(bytes(1), (64 + 5 * 16) * 16U << 10);
+}
+
+TEST(MemoryPlanTest, AttentionFollowsContextAndThreads) {
+  LoadOptions options;
+  options.threads = 2;
+  const uint64_t two = BytesOf(Plan(options), "attention");
+  options.threads = 4;
+  // States of 64 rows of a span, in fp32, for each of 4 spans and 16 more items that may be cut.
+  const uint64_t state_bytes = 2 * (64 + 2) * 4;
+  EXPECT_GE(BytesOf(Plan(options), "attention") - two, 16U * 4 * 64 * state_bytes);
 }
 
 TEST(MemoryPlanTest, ActivationsFollowTheStep) {
@@ -139,8 +188,9 @@ TEST(MemoryPlanTest, ThePlanHoldsWeightsKvAndProgram) {
   EXPECT_EQ(BytesOf(plan, "KV in host memory"), 128 * kMiB);
   EXPECT_EQ(BytesOf(plan, "position tables"), 4096U * 64 * 4);
   EXPECT_GT(BytesOf(plan, "requests"), 0U);
-  EXPECT_GE(BytesOf(plan, "program"), 100 * kMiB);
-  EXPECT_THAT(std::string(plan.Check(400 * kMiB).message()), HasSubstr("(--kv-host-bytes)"));
+  EXPECT_GT(BytesOf(plan, "vocabulary"), 32000U * 24);
+  EXPECT_GE(BytesOf(plan, "program"), 32 * kMiB);
+  EXPECT_THAT(std::string(plan.Check(200 * kMiB).message()), HasSubstr("(--kv-host-bytes)"));
 }
 
 TEST(HumanBytesTest, UsesTheLargestUnitBelow) {

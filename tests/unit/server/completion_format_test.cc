@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -35,6 +36,14 @@ std::vector<Json> Parse(const std::string& events) {
     at = end + 2;
   }
   return parsed;
+}
+
+std::string Joined(TextBlocks text) {
+  std::string joined;
+  for (const std::string& block : text.Take()) {
+    joined += block;
+  }
+  return joined;
 }
 
 TEST(JsonWriter, StringsReadBackEqual) {
@@ -96,7 +105,8 @@ TEST(LogprobFormat, ChatEntries) {
   serving::TokenLogprob token = Token("\xC3", -0.25F);
   token.top = {{5, "a", -0.25F}, {6, "\xC3", -std::numeric_limits<float>::infinity()}};
   std::string json;
-  AppendChatLogprobs(std::vector<serving::TokenLogprob>{token, Token("b", -20000.0F)}, &json);
+  AppendLogprobs(
+      /*is_chat=*/true, std::vector<serving::TokenLogprob>{token, Token("b", -20000.0F)}, &json);
   EXPECT_EQ(Json::parse(json), Json::parse(R"({"content":[
       {"token":"\uFFFD","logprob":-0.25,"bytes":[195],"top_logprobs":[
           {"token":"a","logprob":-0.25,"bytes":[97]},
@@ -114,7 +124,8 @@ TEST(LogprobFormat, CompletionArrays) {
   third.top = {{7, "c", -2.0F}, {8, "c", -1.5F}};  // two ids with one text: the larger stays
   third.text_offset = 3;
   std::string json;
-  AppendCompletionLogprobs(std::vector<serving::TokenLogprob>{first, second, third}, &json);
+  AppendLogprobs(
+      /*is_chat=*/false, std::vector<serving::TokenLogprob>{first, second, third}, &json);
   EXPECT_EQ(Json::parse(json), Json::parse(R"({"tokens":["Hi","bytes:\\xc3","c"],
       "token_logprobs":[null,-3.0,-2.0],
       "top_logprobs":[null,{" a":-0.5,"b":-1.0,"bytes:\\xc3":-3.0},{"c":-1.5}],
@@ -222,7 +233,7 @@ TEST(ResultBuilder, ChoicesAreOrderedAndStopReasonsShown) {
   finish = {};
   finish.stop_token = 2;
   builder.Finished(finish);
-  const Json json = Json::parse(builder.Build({3, 2, 1}, {}));
+  const Json json = Json::parse(Joined(builder.Build({3, 2, 1}, {})));
   ASSERT_EQ(json["choices"].size(), 2U);
   EXPECT_EQ(json["choices"][0]["index"], 0);
   EXPECT_EQ(json["choices"][0]["text"], "");
@@ -231,6 +242,89 @@ TEST(ResultBuilder, ChoicesAreOrderedAndStopReasonsShown) {
   EXPECT_EQ(json["choices"][1]["token_ids"], Json::parse("[9]"));
   EXPECT_EQ(json["choices"][1]["logprobs"]["tokens"], Json::parse(R"(["b"])"));
   EXPECT_FALSE(json.contains("service_tier"));
+}
+
+// The same logprobs token by token and at once, in both forms.
+TEST(ResultBuilder, GrowsTokenByToken) {
+  for (const bool is_chat : {true, false}) {
+    serving::PreparedRequest request = ChatRequest();
+    request.endpoint = is_chat ? serving::Endpoint::kChat : serving::Endpoint::kCompletions;
+    request.sampling.logprobs = 1;
+    request.return_token_ids = true;
+    ResultBuilder builder(request, kIdentity);
+    std::string text;
+    std::vector<TokenId> ids;
+    std::vector<serving::TokenLogprob> all;
+    constexpr int kTokens = 3000;  // several blocks
+    for (int i = 0; i < kTokens; ++i) {
+      serving::DeltaEvent delta;
+      delta.text = i % 7 == 0 ? "\"\n" : "w\u00e9 ";
+      delta.token_ids = {i};
+      delta.logprobs = {Token(delta.text, -0.25F * static_cast<float>(i % 9))};
+      delta.logprobs.front().top = {{i, delta.text, -0.5F}};
+      text += delta.text;
+      ids.push_back(i);
+      all.push_back(delta.logprobs.front());
+      builder.Delta(delta);
+    }
+    std::string logprobs;
+    AppendLogprobs(is_chat, all, &logprobs);
+    const Json choice = Json::parse(Joined(builder.Build({}, {})))["choices"][0];
+    EXPECT_EQ(is_chat ? choice["message"]["content"] : choice["text"], text);
+    EXPECT_EQ(choice["token_ids"], ids);
+    EXPECT_EQ(choice["logprobs"], Json::parse(logprobs));
+  }
+}
+
+TEST(ResultBuilder, CountsWhatItHolds) {
+  serving::PreparedRequest request = ChatRequest();
+  request.sampling.logprobs = 20;
+  ResultBuilder builder(request, kIdentity);
+  EXPECT_EQ(builder.held_bytes(), 0U);
+  serving::DeltaEvent delta;
+  delta.text = std::string(100, 'x');
+  delta.logprobs = {Token("x", -1.0F)};
+  delta.logprobs.front().top.resize(20);
+  uint64_t before = 0;
+  for (int i = 0; i < 1000; ++i) {
+    delta.choice = static_cast<uint32_t>(i % 4);
+    builder.Delta(delta);
+    EXPECT_GE(builder.held_bytes(), before);
+    before = builder.held_bytes();
+  }
+  TextBlocks body = builder.Build({}, {});
+  EXPECT_EQ(builder.held_bytes(), 0U);
+  // Blocks are at most half empty, and of short texts as well.
+  EXPECT_GE(before + 4096, body.size_bytes());
+  EXPECT_LE(before, 2 * body.size_bytes());
+  EXPECT_LE(body.held_bytes(), before + 2 * TextBlocks::kBlockBytes);
+  builder.Delta(delta);
+  builder.Clear();
+  EXPECT_EQ(builder.held_bytes(), 0U);
+}
+
+TEST(TextBlocks, HoldsLittleMoreThanItsText) {
+  TextBlocks text;
+  EXPECT_TRUE(text.empty());
+  std::string all;
+  for (int i = 0; i < 20000; ++i) {
+    const std::string piece = std::to_string(i) + ",";
+    text.Append(piece);
+    all += piece;
+  }
+  const std::string large(3 * TextBlocks::kBlockBytes, 'x');
+  text.Append(large);
+  EXPECT_EQ(text.size_bytes(), all.size() + large.size());
+  EXPECT_LE(text.held_bytes(), text.size_bytes() + TextBlocks::kBlockBytes + 4096);
+  TextBlocks other;
+  other.Append("short");
+  text.Append(std::move(other));
+  EXPECT_TRUE(other.empty());  // NOLINT(bugprone-use-after-move): that is the contract
+  TextBlocks longer;
+  longer.Append(large);
+  text.Append(std::move(longer));
+  text.Append("end");
+  EXPECT_EQ(Joined(std::move(text)), all + large + "short" + large + "end");
 }
 
 engine::RequestStats SomeStats() {
@@ -269,11 +363,13 @@ void ExpectStats(const Json& spindle) {
 TEST(Statistics, StandBesideTheUsageOfAWholeResponse) {
   serving::PreparedRequest request = ChatRequest();
   request.sampling.seed = UINT64_MAX;
-  EXPECT_FALSE(Json::parse(ResultBuilder(request, kIdentity).Build({200, 11, 192}, SomeStats()))
-                   .contains("spindle"));
+  const auto answer = [&request] {
+    ResultBuilder builder(request, kIdentity);
+    return Json::parse(Joined(builder.Build({200, 11, 192}, SomeStats())));
+  };
+  EXPECT_FALSE(answer().contains("spindle"));
   request.stats = true;
-  const Json json =
-      Json::parse(ResultBuilder(request, kIdentity).Build({200, 11, 192}, SomeStats()));
+  const Json json = answer();
   ExpectStats(json["spindle"]);
   EXPECT_EQ(json["usage"]["prompt_tokens_details"]["spindle_cached"],
             Json::parse(R"({"host":64,"disk":128})"));

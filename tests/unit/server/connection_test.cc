@@ -158,7 +158,7 @@ TEST(Connection, OrderOfChecks) {
   config.keys.keys = {"k1"};
   config.options.max_body_bytes = 1024;
   TestServer server(config);
-  server.backend().SetUnavailable(MakeError(503, "model_loading", "Loading."));
+  server.backend().SetUnavailable(serving::MakeError(503, "model_loading", "Loading."));
   const std::string key = "Authorization: Bearer k1\r\n";
   const std::string big = "Content-Length: 99999\r\nContent-Type: text/plain\r\n";
   const auto raw = [](std::string_view method, std::string_view path, const std::string& headers) {

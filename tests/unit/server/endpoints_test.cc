@@ -98,7 +98,7 @@ TEST(Endpoints, RootPathPrefixesEverything) {
 
 TEST(Endpoints, HealthFollowsTheServer) {
   TestServer server;
-  serving::ApiError loading = MakeError(503, "model_loading", "Loading.");
+  serving::ApiError loading = serving::MakeError(503, "model_loading", "Loading.");
   loading.progress = 0.25;
   loading.retry_after = std::chrono::milliseconds(1);
   loading.should_retry = true;

@@ -1,6 +1,8 @@
 // Completions over real sockets, against a scripted generation.
 #include <chrono>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -141,7 +143,7 @@ TEST(GenerationHttp, FailureBeforeTheHeadersIsAnOrdinaryError) {
   client.Send(Chat(R"({"stream":true})"));
   const auto script = server.backend().NextScript();
   script->Push(serving::StartedEvent{});
-  script->Fail(MakeError(503, "queue_timeout", "Waited too long."));
+  script->Fail(serving::MakeError(503, "queue_timeout", "Waited too long."));
   const RawResponse response = client.Read();
   EXPECT_EQ(response.status, 503);
   EXPECT_EQ(ErrorCode(response), "queue_timeout");
@@ -153,7 +155,7 @@ TEST(GenerationHttp, FailureAfterTheHeadersIsAnEventWithoutDone) {
   client.Send(Chat(R"({"stream":true})"));
   const auto script = server.backend().NextScript();
   script->Text("partial");
-  script->Fail(MakeError(504, "generation_timeout", "Ran too long."));
+  script->Fail(serving::MakeError(504, "generation_timeout", "Ran too long."));
   const RawResponse response = client.Read();
   EXPECT_EQ(response.status, 200);
   EXPECT_TRUE(response.complete);
@@ -167,7 +169,7 @@ TEST(GenerationHttp, FailureAfterTheHeadersIsAnEventWithoutDone) {
 TEST(GenerationHttp, RefusalsOfTheServiceKeepTheirStatusAndRetryHeaders) {
   TestServer server;
   EXPECT_EQ(server.Ask(Chat(R"({"error":404})")).status, 404);
-  serving::ApiError full = MakeError(429, "queue_full", "The queue is full.");
+  serving::ApiError full = serving::MakeError(429, "queue_full", "The queue is full.");
   full.retry_after = std::chrono::milliseconds(1500);
   full.should_retry = true;
   server.backend().SetStartError(full);
@@ -248,7 +250,7 @@ TEST(GenerationHttp, KeepAliveCommentsFlowWhileNothingElseDoes) {
   EXPECT_NE(client.ReadUntil("\r\n\r\n").find("200 OK"), std::string::npos);
   EXPECT_FALSE(client.ReadUntil(": keep-alive\n\n").empty());
   EXPECT_FALSE(client.ReadUntil(": keep-alive\n\n").empty());
-  script->Fail(MakeError(500, "internal_error", "x"));
+  script->Fail(serving::MakeError(500, "internal_error", "x"));
   EXPECT_NE(client.ReadUntil("0\r\n\r\n").find("internal_error"), std::string::npos);
 }
 
@@ -284,6 +286,130 @@ TEST(GenerationHttp, ReaderThatComesBackGetsEverything) {
   const RawResponse response = client.Read();
   EXPECT_TRUE(response.complete);
   EXPECT_EQ(Events(response.body).size(), kEvents + 3);
+}
+
+// Blocks until the answers that are held take at least, or at most, so much.
+void WaitForAnswerMemory(TestServer& server, uint64_t least, uint64_t most) {
+  const ByteQuota& memory = server.backend().AnswerMemory();
+  while (memory.used_bytes() < least || memory.used_bytes() > most) {
+    std::this_thread::yield();
+  }
+}
+
+TEST(AnswerMemory, WholeAnswersShareIt) {
+  TestServerConfig config;
+  config.answer_memory_bytes = 200'000;
+  TestServer server(config);
+  RawClient first(server.port());
+  first.Send(Chat("{}"));
+  const auto long_one = server.backend().NextScript();
+  long_one->Text(std::string(100'000, 'x'));
+  WaitForAnswerMemory(server, 100'000, 200'000);
+
+  RawClient second(server.port());
+  second.Send(Chat("{}"));
+  const auto other = server.backend().NextScript();
+  other->Text(std::string(110'000, 'y'));
+  const RawResponse refused = second.Read();
+  EXPECT_EQ(refused.status, 429);
+  EXPECT_EQ(ErrorCode(refused), "memory_full");
+  EXPECT_EQ(refused.Header("retry-after"), "1");
+  const Json error = Json::parse(refused.body)["error"];
+  EXPECT_GE(error["needed_bytes"], 110'000);
+  EXPECT_EQ(error["capacity_bytes"], 200'000);
+  other->WaitForRelease();
+
+  EXPECT_EQ(server.Ask(Chat(R"({"auto":"short"})")).status, 200) << "short answers need none of it";
+  long_one->Finish();
+  long_one->End();
+  const RawResponse whole = first.Read();
+  EXPECT_EQ(whole.status, 200);
+  EXPECT_EQ(Json::parse(whole.body)["choices"][0]["message"]["content"], std::string(100'000, 'x'));
+  WaitForAnswerMemory(server, 0, 0);
+}
+
+TEST(AnswerMemory, WhatCannotEverFitIsTheRequestsFault) {
+  TestServerConfig config;
+  config.answer_memory_bytes = 50'000;
+  TestServer server(config);
+  RawClient client(server.port());
+  client.Send(Chat(R"({"logprobs":20})"));
+  const auto script = server.backend().NextScript();
+  for (int i = 0; i < 200; ++i) {
+    serving::DeltaEvent delta;
+    delta.text = "word";
+    delta.logprobs.emplace_back().bytes = "word";
+    delta.logprobs.front().top.resize(20);
+    script->Push(std::move(delta));
+  }
+  const RawResponse refused = client.Read();
+  EXPECT_EQ(refused.status, 400);
+  EXPECT_EQ(ErrorCode(refused), "answer_too_large");
+  EXPECT_NE(refused.body.find("50000 bytes"), std::string::npos) << refused.body;
+  script->WaitForRelease();
+  WaitForAnswerMemory(server, 0, 0);
+}
+
+TEST(AnswerMemory, AnAnswerHoldsItUntilItsReaderHasIt) {
+  TestServerConfig config;
+  config.answer_memory_bytes = 10'000'000;
+  TestServer server(config);
+  RawClient slow(server.port(), /*receive_buffer_bytes=*/4096);
+  slow.Send(Chat("{}"));
+  const auto script = server.backend().NextScript();
+  constexpr size_t kBytes = 6'000'000;  // more than the sockets take
+  script->Text(std::string(kBytes, 'x'));
+  script->Finish();
+  script->End();
+  script->WaitForRelease();
+  WaitForAnswerMemory(server, kBytes, 10'000'000);
+  EXPECT_EQ(Json::parse(slow.Read().body)["choices"][0]["message"]["content"].get<std::string>(),
+            std::string(kBytes, 'x'));
+  WaitForAnswerMemory(server, 0, 0);
+}
+
+TEST(AnswerMemory, OtherLongAnswersTakeItToo) {
+  TestServerConfig config;
+  config.answer_memory_bytes = 50'000;
+  TestServer server(config);
+  const std::string body(60'000, 'x');  // comes back in the answer
+  const RawResponse refused = server.Ask(Request("POST", "/v1/tokenize", body));
+  EXPECT_EQ(refused.status, 400);
+  EXPECT_EQ(ErrorCode(refused), "answer_too_large");
+  EXPECT_EQ(server.Ask(Request("POST", "/v1/tokenize", body.substr(0, 30'000))).status, 200);
+  WaitForAnswerMemory(server, 0, 0);
+}
+
+TEST(AnswerMemory, StreamsPauseEarlierWhenOthersHaveIt) {
+  constexpr size_t kEvents = 3000;
+  const auto speak = [](Script& script) {
+    for (size_t i = 0; i < kEvents; ++i) {
+      script.Text(std::string(1000, 'x'));
+    }
+    script.Finish();
+    script.End();
+  };
+  TestServerConfig config;
+  config.options.stream_buffer_bytes = 4'000'000;  // all of it
+  config.options.stream_stall_timeout = std::chrono::milliseconds(500);
+  config.answer_memory_bytes = 100'000;
+  TestServer server(config);
+  ByteQuota::Lease others(server.backend().AnswerMemory());
+  ASSERT_TRUE(others.Cover(100'000));
+  RawClient never(server.port(), /*receive_buffer_bytes=*/4096);
+  never.Send(Chat(R"({"stream":true})"));
+  const auto unread = server.backend().NextScript();
+  speak(*unread);
+  unread->WaitForRelease();
+  ASSERT_TRUE(unread->num_polled_before_cancel().has_value()) << "it was never paused";
+  EXPECT_LT(*unread->num_polled_before_cancel(), kEvents / 2);
+
+  RawClient client(server.port(), /*receive_buffer_bytes=*/4096);
+  client.Send(Chat(R"({"stream":true})"));
+  speak(*server.backend().NextScript());
+  const RawResponse response = client.Read();
+  EXPECT_TRUE(response.complete);
+  EXPECT_EQ(Events(response.body).size(), kEvents + 3) << "nothing is lost by a pause";
 }
 
 TEST(GenerationHttp, ProgressIsSentOnlyWhenAskedFor) {

@@ -1,6 +1,10 @@
+#include <functional>
+#include <string>
+
 #include <gtest/gtest.h>
 
 #include "server/grpc/conversion.h"
+#include "unit/serving/serving_fakes.h"
 
 namespace spindle::server {
 namespace {
@@ -28,6 +32,8 @@ TEST(WithGrpcNames, FieldsAreNamedAsInTheMessage) {
                          Row{"prompt[2]", "token_ids.ids[2]"},
                          Row{"priority", "priority"},
                          Row{"cache_salt", "cache_salt"},
+                         Row{"spindle.kv", "kv"},
+                         Row{"spindle.kv.max_tier", "kv.max_tier"},
                          Row{"model", "model"}}) {
     const serving::ApiError error = WithGrpcNames(
         InvalidRequest("invalid_value", row.http, std::string("'") + row.http + "' is wrong."),
@@ -66,6 +72,129 @@ TEST(ViewOf, TextIsShownUnlessSwitchedOff) {
   EXPECT_FALSE(ViewOf(request).text);
   EXPECT_TRUE(ViewOf(request).token_ids);
   EXPECT_EQ(ViewOf(request).input, kChat);
+}
+
+// What a request says about its KV, as a message and as `spindle.kv` in JSON.
+struct KvRow {
+  std::function<void(v1::KvOptions&)> set;
+  std::string json;
+};
+
+const std::vector<KvRow>& KvRows() {
+  static const std::vector<KvRow> rows = {
+      {[](v1::KvOptions&) {}, ""},
+      {[](v1::KvOptions& kv) { kv.set_fast_tier_budget_bytes(1 << 20); },
+       R"("fast_tier_budget_bytes":1048576)"},
+      {[](v1::KvOptions& kv) { kv.set_fast_tier_budget_bytes(0); },
+       R"("fast_tier_budget_bytes":0)"},
+      {[](v1::KvOptions& kv) { kv.set_fast_tier_budget_fraction(0.25); },
+       R"("fast_tier_budget_fraction":0.25)"},
+      {[](v1::KvOptions& kv) { kv.set_fast_tier_budget_fraction(1.5); },
+       R"("fast_tier_budget_fraction":1.5)"},
+      {[](v1::KvOptions& kv) {
+         kv.set_fast_tier_budget_bytes(9);
+         kv.set_fast_tier_budget_fraction(0.5);
+       },
+       R"("fast_tier_budget_bytes":9,"fast_tier_budget_fraction":0.5)"},
+      {[](v1::KvOptions& kv) { kv.set_buffer_ratio(0); }, R"("buffer_ratio":0)"},
+      {[](v1::KvOptions& kv) { kv.set_buffer_ratio(2.75); }, R"("buffer_ratio":2.75)"},
+      {[](v1::KvOptions& kv) { kv.set_buffer_ratio(65); }, R"("buffer_ratio":65)"},
+      {[](v1::KvOptions& kv) { kv.set_max_tier("host"); }, R"("max_tier":"host")"},
+      {[](v1::KvOptions& kv) { kv.set_max_tier("fast"); }, R"("max_tier":"fast")"},
+      {[](v1::KvOptions& kv) { kv.set_reuse_sparse(false); }, R"("reuse_sparse":false)"},
+      {[](v1::KvOptions& kv) { kv.set_reuse_sparse(true); }, R"("reuse_sparse":true)"},
+      {[](v1::KvOptions& kv) { kv.set_retention_seconds(0); }, R"("retention_seconds":0)"},
+      {[](v1::KvOptions& kv) { kv.set_retention_seconds(60); }, R"("retention_seconds":60)"},
+      {[](v1::KvOptions& kv) { kv.set_retention_seconds(86401); }, R"("retention_seconds":86401)"},
+      {[](v1::KvOptions& kv) { kv.set_session("a.B_c:d-9"); }, R"("session":"a.B_c:d-9")"},
+      {[](v1::KvOptions& kv) { kv.set_session(""); }, R"("session":"")"},
+      {[](v1::KvOptions& kv) {
+         kv.set_session("a");
+         kv.set_retention_seconds(0);
+       },
+       R"("session":"a","retention_seconds":0)"},
+      {[](v1::KvOptions& kv) {
+         kv.set_max_tier("host");
+         kv.set_retention_seconds(5);
+       },
+       R"("max_tier":"host","retention_seconds":5)"},
+  };
+  return rows;
+}
+
+v1::GenerateRequest TextRequest() {
+  v1::GenerateRequest request;
+  request.set_model("smol");
+  request.set_text("hello");
+  return request;
+}
+
+TEST(PrepareGenerate, KvOptionsMeanWhatTheyMeanInJson) {
+  const serving::FakeService service;
+  for (const KvRow& row : KvRows()) {
+    v1::GenerateRequest request = TextRequest();
+    row.set(*request.mutable_kv());
+    const auto typed = PrepareGenerate(request, service.caller, service.api);
+    const auto json = service.Prepare(serving::Endpoint::kCompletions,
+                                      R"({"prompt":"hello","spindle":{"kv":{)" + row.json + "}}}");
+    ASSERT_EQ(typed.ok(), json.ok()) << row.json;
+    if (!json.ok()) {
+      const serving::ApiError wanted = WithGrpcNames(json.error(), kText);
+      EXPECT_EQ(typed.error().code, wanted.code) << row.json;
+      EXPECT_EQ(typed.error().param, wanted.param) << row.json;
+      EXPECT_EQ(typed.error().param->substr(0, 3), "kv.") << row.json;
+      EXPECT_EQ(typed.error().message, wanted.message);
+      continue;
+    }
+    EXPECT_EQ(typed.value().fast_bytes, json.value().fast_bytes) << row.json;
+    EXPECT_EQ(typed.value().fast_fraction, json.value().fast_fraction) << row.json;
+    EXPECT_EQ(typed.value().buffer_ratio, json.value().buffer_ratio) << row.json;
+    EXPECT_EQ(typed.value().uses_disk, json.value().uses_disk) << row.json;
+    EXPECT_EQ(typed.value().retention_seconds, json.value().retention_seconds) << row.json;
+    EXPECT_EQ(typed.value().session, json.value().session) << row.json;
+  }
+}
+
+TEST(PrepareGenerate, AFastBudgetAboveAllIntegersStaysOne) {
+  const serving::FakeService service;
+  v1::GenerateRequest request = TextRequest();
+  request.mutable_kv()->set_fast_tier_budget_bytes(UINT64_MAX);
+  const auto prepared = PrepareGenerate(request, service.caller, service.api);
+  ASSERT_TRUE(prepared.ok());
+  EXPECT_EQ(prepared.value().fast_bytes, uint64_t{INT64_MAX});
+}
+
+TEST(PrepareGenerate, KeptKvNeedsPermissionAndOneChoice) {
+  serving::FakeService service;
+  v1::GenerateRequest request = TextRequest();
+  request.mutable_kv()->set_session("mine");
+  request.mutable_sampling()->set_n(2);
+  const auto several = PrepareGenerate(request, service.caller, service.api);
+  ASSERT_FALSE(several.ok());
+  EXPECT_EQ(several.error().code, "unsupported_combination");
+  EXPECT_EQ(several.error().param, "kv.session");
+  request.mutable_sampling()->set_n(1);
+  service.caller.retention = false;
+  const auto refused = PrepareGenerate(request, service.caller, service.api);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().http_status, 403);
+  EXPECT_EQ(refused.error().message, "This API key may not send 'kv.session'.");
+}
+
+TEST(PrepareGenerate, AChatSaysItInItsBody) {
+  const serving::FakeService service;
+  v1::GenerateRequest request;
+  request.set_model("smol");
+  request.set_chat_json(R"({"messages":[{"role":"user","content":"a"}],
+                            "spindle":{"kv":{"max_tier":"host"}}})");
+  const auto prepared = PrepareGenerate(request, service.caller, service.api);
+  ASSERT_TRUE(prepared.ok());
+  EXPECT_FALSE(prepared.value().uses_disk);
+  request.mutable_kv()->set_max_tier("host");
+  const auto both = PrepareGenerate(request, service.caller, service.api);
+  ASSERT_FALSE(both.ok());
+  EXPECT_EQ(both.error().code, "unsupported_combination");
+  EXPECT_EQ(both.error().param, "kv");
 }
 
 }  // namespace

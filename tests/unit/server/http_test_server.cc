@@ -172,7 +172,7 @@ TestServer::TestServer(TestServerConfig config) {
   auto keys = ApiKeys::Create(config.keys, SteadyClock());
   SPINDLE_CHECK(keys.ok());
   keys_ = *std::move(keys);
-  auto backend = std::make_unique<ScriptedBackend>();
+  auto backend = std::make_unique<ScriptedBackend>(config.answer_memory_bytes);
   backend_ = backend.get();
   auto server = HttpServer::CreateWithBackend(
       config.options,

@@ -61,6 +61,7 @@ class RawClient {
 struct TestServerConfig {
   HttpOptions options;
   ApiKeyOptions keys;
+  uint64_t answer_memory_bytes = uint64_t{1} << 30;
 };
 
 class TestServer {

@@ -51,9 +51,18 @@ class ScriptedGeneration final : public serving::Generation {
     {
       MutexLock lock(script_->mutex_);
       script_->cancelled_ = cause;
+      script_->num_polled_before_cancel_ = script_->num_polled_;
       script_->changed_.NotifyAll();
     }
-    script_->Fail(MakeError(500, "internal_error", "cancelled"));
+    script_->Fail(serving::MakeError(500, "internal_error", "cancelled"));
+  }
+
+  void Fail(const serving::ApiError& error) override {
+    {
+      MutexLock lock(script_->mutex_);
+      script_->events_.clear();
+    }
+    script_->Fail(error);
   }
 
   const std::string& request_id() const override { return script_->id(); }
@@ -115,6 +124,11 @@ void Script::WaitForRelease() {
 size_t Script::num_polled() const {
   MutexLock lock(mutex_);
   return num_polled_;
+}
+
+std::optional<size_t> Script::num_polled_before_cancel() const {
+  MutexLock lock(mutex_);
+  return num_polled_before_cancel_;
 }
 
 std::shared_ptr<Script> ScriptedBackend::NextScript() {
@@ -194,10 +208,10 @@ serving::Result<serving::PreparedRequest> ScriptedBackend::Prepare(
     last_body_ = std::string(body);
   }
   if (!json.is_object()) {
-    return MakeError(400, "invalid_json", "The body is not a JSON object.");
+    return serving::MakeError(400, "invalid_json", "The body is not a JSON object.");
   }
   if (json.contains("error")) {
-    return MakeError(json["error"], "scripted", "As asked for.");
+    return serving::MakeError(json["error"], "scripted", "As asked for.");
   }
   serving::PreparedRequest request;
   request.endpoint = endpoint;
@@ -253,18 +267,14 @@ serving::Result<std::string> ScriptedBackend::ListModels() const {
 
 serving::Result<std::string> ScriptedBackend::GetModel(std::string_view id) const {
   if (id != "org/smol model") {
-    return MakeError(404, "model_not_found", "No such model.");
+    return serving::MakeError(404, "model_not_found", "No such model.");
   }
   return std::string(R"({"id":"org/smol model"})");
 }
 
 serving::Result<std::string> ScriptedBackend::Sessions(const SessionCall& call) {
   if (call.id == "none") {
-    serving::ApiError error;
-    error.http_status = 404;
-    error.type = "not_found_error";
-    error.code = "not_found";
-    return error;
+    return serving::MakeError(404, "not_found", "There is no such session.");
   }
   return R"({"call":")" + std::to_string(static_cast<int>(call.action)) + " " +
          call.tenant.value_or("all") + " " + call.id + R"("})";

@@ -11,6 +11,7 @@
 
 #include "base/mutex.h"
 #include "server/http/backend.h"
+#include "serving/answer_memory.h"
 
 namespace spindle::server {
 
@@ -32,8 +33,9 @@ class Script {
   [[nodiscard]] engine::CancelCause WaitForCancel();
   // Blocks until the server let go of it.
   void WaitForRelease();
-  // Events that were taken.
+  // Events that were taken, and how many before the server cancelled it.
   [[nodiscard]] size_t num_polled() const;
+  [[nodiscard]] std::optional<size_t> num_polled_before_cancel() const;
 
  private:
   friend class ScriptedGeneration;
@@ -45,6 +47,7 @@ class Script {
   std::deque<serving::GenerationEvent> events_ SPINDLE_GUARDED_BY(mutex_);
   std::function<void()> ready_ SPINDLE_GUARDED_BY(mutex_);
   std::optional<engine::CancelCause> cancelled_ SPINDLE_GUARDED_BY(mutex_);
+  std::optional<size_t> num_polled_before_cancel_ SPINDLE_GUARDED_BY(mutex_);
   bool released_ SPINDLE_GUARDED_BY(mutex_) = false;
   bool last_pushed_ SPINDLE_GUARDED_BY(mutex_) = false;
   size_t num_polled_ SPINDLE_GUARDED_BY(mutex_) = 0;
@@ -56,6 +59,9 @@ class Script {
 // at once with that text.
 class ScriptedBackend final : public Backend {
  public:
+  explicit ScriptedBackend(uint64_t answer_memory_bytes = uint64_t{1} << 30)
+      : answer_memory_(answer_memory_bytes, serving::kSmallAnswerBytes) {}
+
   // Blocks until the server started the next generation.
   [[nodiscard]] std::shared_ptr<Script> NextScript();
 
@@ -79,6 +85,8 @@ class ScriptedBackend final : public Backend {
   serving::Result<std::string> RunTool(Tool tool, std::string_view body) const override;
   serving::Result<std::string> ListModels() const override;
   serving::Result<std::string> GetModel(std::string_view id) const override;
+
+  ByteQuota& AnswerMemory() override { return answer_memory_; }
 
   std::string SystemFingerprint() const override { return "fp_0123456789ab"; }
 
@@ -104,6 +112,7 @@ class ScriptedBackend final : public Backend {
   mutable std::vector<serving::Caller> callers_ SPINDLE_GUARDED_BY(mutex_);
   mutable size_t num_rejections_ SPINDLE_GUARDED_BY(mutex_) = 0;
   mutable std::string last_body_ SPINDLE_GUARDED_BY(mutex_);
+  ByteQuota answer_memory_;
 };
 
 }  // namespace spindle::server

@@ -235,6 +235,15 @@ class FakeStream final : public engine::OutputStream {
     Add(std::move(event));
   }
 
+  void AddPromptLogprob(TokenId token, float logprob) {
+    engine::StreamEvent event;
+    event.kind = engine::StreamEvent::Kind::kPromptLogprob;
+    event.token = token;
+    event.logprob = logprob;
+    event.top = {{token, logprob}};
+    Add(std::move(event));
+  }
+
   void AddFinished(engine::FinishReason reason, uint32_t choice = 0, TokenId stop_token = -1) {
     engine::StreamEvent event;
     event.kind = engine::StreamEvent::Kind::kFinished;

@@ -1,5 +1,6 @@
 #include "serving/stream_generation.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <string>
@@ -9,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include "base/utf8.h"
+#include "serving/answer_memory.h"
 #include "unit/serving/serving_fakes.h"
 
 namespace spindle::serving {
@@ -22,6 +24,8 @@ using testing::ElementsAre;
 // A generation over scripted streams, and what its consumer has seen.
 class GenerationTest : public testing::Test {
  protected:
+  static constexpr uint64_t kMemoryBytes = 100'000;
+
   void Begin(PreparedRequest request) {
     if (request.prompts.empty()) {
       request.prompts = {{kBos, 'h', 'i'}};
@@ -31,11 +35,13 @@ class GenerationTest : public testing::Test {
       streams_.push_back(std::make_shared<FakeStream>());
       handed.push_back(streams_.back());
     }
-    generation_ = std::make_unique<StreamGeneration>(request,
-                                                     "req-1",
-                                                     clock_.Now(),
-                                                     std::move(handed),
-                                                     GenerationDeps{tokenizer_, metrics_, clock_});
+    generation_ =
+        std::make_unique<StreamGeneration>(request,
+                                           "req-1",
+                                           clock_.Now(),
+                                           std::move(handed),
+                                           ByteQuota::Lease(memory_),
+                                           GenerationDeps{tokenizer_, metrics_, memory_, clock_});
   }
 
   FakeStream& stream(size_t i = 0) { return *streams_[i]; }
@@ -66,6 +72,7 @@ class GenerationTest : public testing::Test {
   FakeTokenizer tokenizer_;
   metrics::Registry registry_{metrics::Labels{}};
   ServingMetrics metrics_{registry_};
+  ByteQuota memory_{kMemoryBytes, kSmallAnswerBytes};
   std::vector<std::shared_ptr<FakeStream>> streams_;
   std::unique_ptr<StreamGeneration> generation_;
   std::vector<std::string> texts_;
@@ -269,18 +276,10 @@ TEST_F(StreamGenerationTest, EchoComesFirstInEveryChoiceWithPromptLogprobs) {
   request.sampling.prompt_logprobs = 1;
   Begin(request);
   stream().AddStarted(3);
-  const auto add_prompt_token = [this](TokenId token, float logprob) {
-    engine::StreamEvent event;
-    event.kind = engine::StreamEvent::Kind::kPromptLogprob;
-    event.token = token;
-    event.logprob = logprob;
-    event.top = {{token, logprob}};
-    stream().Add(std::move(event));
-  };
-  add_prompt_token(kBos, std::numeric_limits<float>::quiet_NaN());
-  add_prompt_token(kFirstWord, -1.0F);
+  stream().AddPromptLogprob(kBos, std::numeric_limits<float>::quiet_NaN());
+  stream().AddPromptLogprob(kFirstWord, -1.0F);
   EXPECT_EQ(PollAll().size(), 1U) << "the echo waits for the last prompt token";
-  add_prompt_token('x', -2.0F);
+  stream().AddPromptLogprob('x', -2.0F);
   stream().AddToken('y', 1);
   const std::vector<GenerationEvent> events = PollAll();
   ASSERT_EQ(events.size(), 3U);
@@ -297,6 +296,105 @@ TEST_F(StreamGenerationTest, EchoComesFirstInEveryChoiceWithPromptLogprobs) {
     EXPECT_EQ(delta.logprobs[2].text_offset, 5U);
   }
   EXPECT_EQ(std::get<DeltaEvent>(events[2]).logprobs[0].text_offset, 6U);
+}
+
+TEST_F(StreamGenerationTest, ALongEchoComesInPartsAsItsLogprobsDo) {
+  constexpr size_t kTokens = 100;
+  PreparedRequest request;
+  request.endpoint = Endpoint::kCompletions;
+  request.prompts = {std::vector<TokenId>(kTokens, 'a')};
+  request.prompt_texts = {std::string(kTokens, 'a')};
+  request.echo = true;
+  request.sampling.num_choices = 3;
+  request.sampling.logprobs = 0;
+  request.sampling.prompt_logprobs = 0;
+  Begin(request);
+  stream().AddStarted(kTokens);
+  for (size_t i = 0; i < kTokens; ++i) {
+    stream().AddPromptLogprob('a', -1.0F);
+  }
+  stream().AddToken('b', 2);
+  EXPECT_EQ(PollAll(2).size(), 2U);
+  EXPECT_GE(stream().num_waiting(), kTokens / 2) << "a part is taken when it is asked for";
+  PollAll(1000);
+  const std::string text(kTokens, 'a');
+  EXPECT_THAT(texts_, ElementsAre(text, text, text + "b"));
+  ASSERT_EQ(logprobs_.size(), 3 * kTokens + 1);
+  std::vector<uint64_t> offsets;
+  for (const TokenLogprob& token : logprobs_) {
+    offsets.push_back(token.text_offset);
+  }
+  std::ranges::sort(offsets);
+  for (size_t i = 0; i < offsets.size(); ++i) {
+    EXPECT_EQ(offsets[i], i / 3);
+  }
+}
+
+TEST_F(StreamGenerationTest, TheBestChoicesComeWithTheirEcho) {
+  PreparedRequest request;
+  request.endpoint = Endpoint::kCompletions;
+  request.prompts = {{'h', 'i'}};
+  request.prompt_texts = {"hi"};
+  request.echo = true;
+  request.best_of = 3;
+  request.sampling.num_choices = 2;
+  request.sampling.logprobs = 0;
+  request.sampling.prompt_logprobs = 0;
+  Begin(request);
+  stream().AddStarted(2);
+  stream().AddPromptLogprob('h', -1.0F);
+  stream().AddPromptLogprob('i', -1.0F);
+  const float logprobs[] = {-3.0F, -1.0F, -2.0F};
+  for (const uint32_t j : {0U, 1U, 2U}) {
+    stream().AddToken(static_cast<TokenId>('a' + j), j, logprobs[j]);
+    stream().AddFinished(FinishReason::kLength, j);
+  }
+  stream().AddDone();
+  PollAll();
+  EXPECT_THAT(texts_, ElementsAre("hib", "hic"));
+  EXPECT_EQ(logprobs_.size(), 6U);
+  ASSERT_EQ(finished_.size(), 2U);
+  EXPECT_TRUE(usage_.has_value());
+  EXPECT_TRUE(generation_->Done());
+}
+
+TEST_F(StreamGenerationTest, WhatIsKeptForARankingHasABound) {
+  PreparedRequest request;
+  request.endpoint = Endpoint::kCompletions;
+  request.best_of = 2;
+  request.sampling.logprobs = 2;
+  Begin(request);
+  stream().AddStarted(3);
+  uint64_t most = 0;
+  for (int i = 0; i < 1000 && !error_.has_value(); ++i) {
+    stream().AddToken('a', static_cast<uint32_t>(i % 2));
+    PollAll();
+    most = std::max(most, memory_.used_bytes());
+  }
+  ASSERT_TRUE(error_.has_value());
+  EXPECT_EQ(error_->code, "answer_too_large");
+  EXPECT_EQ(error_->http_status, 400);
+  EXPECT_GT(most, kMemoryBytes / 2);
+  EXPECT_TRUE(stream().cancelled().has_value());
+  EXPECT_TRUE(generation_->Done());
+  EXPECT_THAT(Exposed(), testing::HasSubstr("reason=\"answer_too_large\"} 1"));
+  generation_.reset();
+  EXPECT_EQ(memory_.used_bytes(), 0U);
+}
+
+TEST_F(StreamGenerationTest, AConsumerThatCannotGoOnEndsIt) {
+  Begin({});
+  stream().AddStarted(3);
+  stream().AddToken('a');
+  stream().AddToken('b');
+  EXPECT_EQ(PollAll(2).size(), 2U);
+  generation_->Fail(MakeError(429, "memory_full", "No room."));
+  generation_->Fail(MakeError(500, "internal_error", "Not a second time."));
+  EXPECT_FALSE(generation_->Done());
+  EXPECT_EQ(PollAll().size(), 1U);
+  EXPECT_EQ(error_->code, "memory_full");
+  EXPECT_TRUE(generation_->Done());
+  EXPECT_TRUE(stream().cancelled().has_value());
 }
 
 TEST_F(StreamGenerationTest, EchoedTextIsNotSearchedForStops) {

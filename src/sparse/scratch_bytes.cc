@@ -1,0 +1,64 @@
+#include "sparse/scratch_bytes.h"
+
+#include <algorithm>
+#include <memory>
+
+#include "kernels/api/attention.h"
+#include "kernels/api/rope_append.h"
+#include "sparse/algorithm_registry.h"
+#include "sparse/sparse_algorithm.h"
+#include "sparse/step_jobs.h"
+
+namespace spindle::sparse {
+namespace {
+
+// Bounds of attention plans (kernels/cpu/attention_plan.cc): units above a share of all work are
+// cut at spans, if they are whole items of at most a block of rows.
+constexpr uint64_t kCutItemsPerWorker = 8;
+constexpr uint64_t kMaxBlockRows = 64;
+constexpr uint64_t kLeastPartitionTokens = 8;
+// Buffers of tables double when they grow; large ones begin and end with a page.
+constexpr uint64_t kGrowth = 2;
+constexpr uint64_t kPageBytes = uint64_t{2} << 20;
+
+}  // namespace
+
+uint64_t ScratchBytes(const kv::KvGeometry& geometry, const ScratchBounds& bounds) {
+  const uint64_t group = bounds.num_q_heads / geometry.num_kv_heads;
+  const uint64_t state_bytes = group * (geometry.head_dim + 2) * sizeof(float);
+  const uint64_t queries =
+      uint64_t{bounds.max_rows} * bounds.num_q_heads * geometry.head_dim * sizeof(float);
+
+  const uint64_t spans = (uint64_t{bounds.max_model_len} + kSegmentTokens - 1) / kSegmentTokens;
+  const uint64_t cut_items = std::min(kCutItemsPerWorker * bounds.num_workers,
+                                      uint64_t{geometry.num_kv_heads} * bounds.max_sequences);
+  const uint64_t partials = spans > 1 ? cut_items * spans * kMaxBlockRows * state_bytes : 0;
+
+  // Runs of all sequences once, and again for each head where a choice differs between heads.
+  const uint64_t pages = uint64_t{bounds.max_model_len} / geometry.page_tokens() + 1;
+  const uint64_t tiles = uint64_t{bounds.max_model_len} / kStripeTokens + 1;
+  const uint64_t lists =
+      bounds.max_sequences *
+      (pages * sizeof(kernels::KvRun) * (1 + geometry.num_kv_heads) + tiles * sizeof(TileLive));
+  const uint64_t rows =
+      uint64_t{bounds.max_rows} *
+      (sizeof(int32_t) + sizeof(kernels::KvSlot) + sizeof(StepJob) +
+       geometry.num_kv_heads * (sizeof(kernels::AttentionItem) + sizeof(kernels::AttentionUnit)));
+  // A worker over the fast tier: its plan and the states of the rows it is at.
+  const uint64_t workers = bounds.num_workers * (pages * 64 + bounds.max_rows * state_bytes);
+  // Its choice: scores of the smallest partitions, for each head of a group and together.
+  const uint64_t partitions = uint64_t{bounds.max_model_len} / kLeastPartitionTokens + 1;
+  const uint64_t choices = bounds.num_workers * (group + 2) * partitions * sizeof(float);
+  return queries + partials + kGrowth * (lists + rows + choices) + workers + 3 * kPageBytes;
+}
+
+uint64_t AllIndexBytes(const kv::KvGeometry& geometry, uint64_t num_stripes) {
+  uint64_t bytes = 0;
+  for (const std::shared_ptr<const SparseAlgorithm>& algorithm : Algorithms()) {
+    bytes += uint64_t{algorithm->index_bytes(geometry)} * geometry.num_layers *
+             geometry.num_kv_heads * num_stripes;
+  }
+  return bytes;
+}
+
+}  // namespace spindle::sparse

@@ -1,0 +1,25 @@
+// What attention's buffers take at most, for those who add up memory before it is taken.
+// Thread-safety: pure functions.
+#pragma once
+
+#include <cstdint>
+
+#include "kv/kv_geometry.h"
+
+namespace spindle::sparse {
+
+// The largest step and the machine.
+struct ScratchBounds {
+  uint32_t num_q_heads;
+  uint32_t max_rows;
+  uint32_t max_sequences;
+  uint32_t max_model_len;
+  uint32_t num_workers;
+};
+
+[[nodiscard]] uint64_t ScratchBytes(const kv::KvGeometry& geometry, const ScratchBounds& bounds);
+
+// Indexes of all stripes of a store, of every algorithm: each is taken where requests use it.
+[[nodiscard]] uint64_t AllIndexBytes(const kv::KvGeometry& geometry, uint64_t num_stripes);
+
+}  // namespace spindle::sparse
