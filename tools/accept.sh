@@ -8,6 +8,8 @@
 #   A8  load test                     A9  format, layers, both compilers
 #   B1  placement of KV changes no bit        B2  more requests than the fast tier holds
 #   B3  restarts and kills of a server with a disk tier
+#   B7  metadata and look-ups         B8  gather, disk and bookkeeping beside what the machine gives
+#   B10 experiments D2, D3, D4, D9 (see tools/experiments/README.md)
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 PATH=$PATH:$HOME/.cargo/bin
@@ -88,6 +90,27 @@ accept_B2() { placement --only capacity; }
 accept_B3() {
   "$ROOT/tools/build.sh" release spindle
   "$VENV/bin/python" "$ROOT/tests/stress/restarts.py" --binary "$binary" --model "$SPINDLE_TEST_MODEL"
+}
+
+experiments() {
+  "$VENV/bin/python" "$ROOT/tools/experiments/kv.py" "$@" --model "$SPINDLE_TEST_MODEL" --disk-folder "$results" --json "$results/$name.json"
+}
+
+accept_B7() {
+  "$ROOT/tools/build.sh" release metadata_bench kv_bench kv_fast_test kv_fast_slow_test
+  "$ROOT/build/release/bin/kv_fast_test" --gtest_filter='MetadataBytesTest.*:PageDirectoryTest.*Lines'
+  "$ROOT/build/release/bin/kv_fast_slow_test" --gtest_filter='*Metadata*'
+  experiments B7
+}
+
+accept_B8() {
+  "$ROOT/tools/build.sh" release spindle kv_bench disk_bench engine_bench
+  experiments B8
+}
+
+accept_B10() {
+  "$ROOT/tools/build.sh" release spindle kv_bench kv_sim_bench metadata_bench
+  experiments D2 D3 D4 D9
 }
 
 name=${1:-}
