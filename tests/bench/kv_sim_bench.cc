@@ -3,6 +3,7 @@
 //   kv_sim_bench [--benchmark_filter=…]
 #include <algorithm>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -164,18 +165,23 @@ class BucketedRecency {
 
   void Step(const SlotStep& step, uint16_t* taken) {
     lru_.Advance(&state_, stamps_);
-    for (const uint16_t slot : step.hits) {
-      stamps_[slot] = kernels::kLruPinned;
+    // Stores of bytes may change anything the compiler cannot see: what they need is taken out.
+    uint8_t* const stamps = stamps_.data();
+    const uint8_t now = state_.now;
+    const std::span<const uint16_t> hits(step.hits);
+    for (const uint16_t slot : hits) {
+      stamps[slot] = kernels::kLruPinned;
     }
     if (step.num_misses > 0) {
       static_cast<void>(lru_.Take(&state_, stamps_, step.num_misses, slots_));
-      for (uint32_t i = 0; i < step.num_misses; ++i) {
-        taken[i] = static_cast<uint16_t>(slots_[i]);
-        stamps_[slots_[i]] = state_.now;
+      const std::span<const uint32_t> victims = std::span(slots_).first(step.num_misses);
+      for (size_t i = 0; i < victims.size(); ++i) {
+        taken[i] = static_cast<uint16_t>(victims[i]);
+        stamps[victims[i]] = now;
       }
     }
-    for (const uint16_t slot : step.hits) {
-      stamps_[slot] = state_.now;
+    for (const uint16_t slot : hits) {
+      stamps[slot] = now;
     }
   }
 

@@ -23,6 +23,7 @@ def run(lab, options):
             checks.append(at_least(f"{name}: times below flat tables of one-token partitions", worst, 200, "{:.0f}"))
             checks.append(at_least(f"{name}: times below flat tables of pages", tight, 20, "{:.1f}"))
     pairs = {text: (ns[f"Lookup<TwoLevel>/{shape}"], ns[f"Lookup<Flat>/{shape}"]) for shape, text in SHAPES.items()}
+    checks += [at_most(f"look-up, {text}, ns", two, 15, "{:.1f}") for text, (two, _) in pairs.items()]
     tables = [Table("Metadata in fast memory, measured.", ["case", "MiB", "of the formula", "times below flat, one-token partitions", "times below flat, pages"], rows),
               Table("Look-up: two cache lines, that of the entry and that of the slot.", ["case", "two-level, ns", "flat, ns"],
                     [[text, f"{two:.1f}", f"{flat:.1f}"] for text, (two, flat) in pairs.items()])]

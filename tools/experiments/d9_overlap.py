@@ -5,11 +5,11 @@ from common import Gate, Result, Table, percent
 
 DEPTHS = [0, 1, 2]
 # Link rates, GB/s: link time from a small part of the time of computing to twice as much.
-LINK_GBPS = [16, 8, 5.5, 4.2, 3.4, 2.8, 2.4, 2, 1.4]
-SERVER_LINK_GBPS = [2, 1, 0.5, 0.38]
-# Short prompts and long answers: most steps decode.
-SERVE = ["--synthetic", "medium", "--serve", "8", "--serve-time", "60s", "--max-prompt-tokens", "1024", "--max-output-tokens", "1024",
-         "--serve-ratio", "1"]
+LINK_GBPS = [2.4, 1.2, 0.8, 0.6, 0.45, 0.38, 0.32, 0.25, 0.18, 0.12]
+SERVER_LINK_GBPS = [1, 0.38, 0.2, 0.1]
+# Short prompts and long answers: nearly all steps decode, so that prefill does not hide copies.
+SERVE = ["--synthetic", "medium", "--serve", "0.5", "--serve-time", "60s", "--max-prompt-tokens", "1024", "--max-output-tokens", "4096",
+         "--serve-ratio", "1", "--kv-fast-bytes", "256MiB"]
 MAX_RATIO, MAX_STALL = 0.8, 0.10
 
 
