@@ -259,13 +259,17 @@ BENCHMARK(DecodeStep)
     ->Args({8192, 32, 30})
     ->Unit(benchmark::kMicrosecond);
 
-// Pages of 4 KiB (or the size given) from random places in 1 GiB to random frames of 64 MiB, and
-// the roof: plain memcpy of the same size with source and target in order.
-template <bool kGather>
+// Pages of 4 KiB (or the size given) from 1 GiB to frames of 64 MiB: scattered ones by the fast
+// tier, and by plain memcpy, which is the roof for that size at random places; and plain memcpy
+// with source and target in order, which the processor's prefetchers see coming.
+enum class Copying : uint8_t { kTier, kScattered, kInOrder };
+
+template <Copying kCopying>
 void CopyPagesOf(benchmark::State& state) {
   const auto bytes = static_cast<size_t>(state.range(0));
   constexpr size_t kHostBytes = size_t{1} << 30;
   constexpr size_t kFrameBytes = size_t{64} << 20;
+  constexpr bool kIsScattered = kCopying != Copying::kInOrder;
   static const HugeBuffer host(kHostBytes);
   static const HugeBuffer frames(kFrameBytes);
   const size_t num_pages = kHostBytes / bytes;
@@ -273,14 +277,14 @@ void CopyPagesOf(benchmark::State& state) {
   std::mt19937_64 rng(1);
   std::vector<kv::PageCopy> copies(num_pages);
   for (size_t i = 0; i < num_pages; ++i) {
-    copies[i] = {host.data() + (kGather ? rng() % num_pages : i) * bytes,
-                 frames.data() + (kGather ? rng() % num_frames : i % num_frames) * bytes};
+    copies[i] = {host.data() + (kIsScattered ? rng() % num_pages : i) * bytes,
+                 frames.data() + (kIsScattered ? rng() % num_frames : i % num_frames) * bytes};
   }
   constexpr size_t kPerCall = 64;
   size_t begin = 0;
   for (auto _ : state) {
     const std::span<const kv::PageCopy> part = std::span(copies).subspan(begin, kPerCall);
-    if constexpr (kGather) {
+    if constexpr (kCopying == Copying::kTier) {
       kv::CopyPages(part, bytes);
     } else {
       for (const kv::PageCopy& copy : part) {
@@ -294,8 +298,9 @@ void CopyPagesOf(benchmark::State& state) {
                           static_cast<int64_t>(kPerCall * bytes));
 }
 
-BENCHMARK_TEMPLATE(CopyPagesOf, true)->Name("GatherPages")->Arg(4096)->Arg(2048);
-BENCHMARK_TEMPLATE(CopyPagesOf, false)->Name("MemcpyPages")->Arg(4096)->Arg(2048);
+BENCHMARK_TEMPLATE(CopyPagesOf, Copying::kTier)->Name("GatherPages")->Arg(4096)->Arg(2048);
+BENCHMARK_TEMPLATE(CopyPagesOf, Copying::kScattered)->Name("MemcpyScattered")->Arg(4096)->Arg(2048);
+BENCHMARK_TEMPLATE(CopyPagesOf, Copying::kInOrder)->Name("MemcpyInOrder")->Arg(4096)->Arg(2048);
 
 }  // namespace
 }  // namespace spindle::bench

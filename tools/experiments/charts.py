@@ -14,7 +14,7 @@ def save(draw, path):
     matplotlib.use("svg")
     matplotlib.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "spindle", "font.size": 9, "axes.grid": True, "grid.alpha": 0.3})
     import matplotlib.pyplot as plt
-    figure = plt.figure(figsize=(7, 4), layout="constrained")
+    figure = plt.figure(figsize=(8, 3.8), layout="constrained")
     draw(figure)
     pathlib.Path(path).parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, format="svg", metadata={"Date": None, "Creator": None})
@@ -25,12 +25,13 @@ def lines(figure, series, x_label, y_label, title, log=False):
     """series: [(name, xs, ys)]"""
     axes = figure.add_subplot()
     for i, (name, xs, ys) in enumerate(series):
-        axes.plot(xs, ys, marker=MARKERS[i % len(MARKERS)], markersize=4, linewidth=1.2, label=name)
+        # Later ones smaller, so that curves which coincide are both seen.
+        axes.plot(xs, ys, marker=MARKERS[i % len(MARKERS)], markersize=max(3, 7 - 1.5 * i), linewidth=1.2, label=name)
     if log:
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")
     axes.set(xlabel=x_label, ylabel=y_label, title=title)
-    axes.legend()
+    figure.legend(loc="outside right upper")
 
 
 def bars(figure, labels, series, y_label, title):
@@ -41,4 +42,4 @@ def bars(figure, labels, series, y_label, title):
         axes.bar([x + (i - (len(series) - 1) / 2) * width for x in range(len(labels))], heights, width, label=name)
     axes.set_xticks(range(len(labels)), labels, rotation=30, ha="right")
     axes.set(ylabel=y_label, title=title)
-    axes.legend()
+    figure.legend(loc="outside right upper")

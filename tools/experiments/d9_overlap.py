@@ -42,7 +42,8 @@ def run(lab, options):
                     + [percent(of(gbps, d, True)["stall_share"]) for d in DEPTHS])
     tables = [Table("Simulated on a virtual clock, **synthetic selections** (medium, ratio 1), all times modelled: stall in % of the time of steps. Synchronous: "
                     "whoever computes copies. Asynchronous: copies run beside computing, a layer's from the moment its pages are known, which is "
-                    "`depth` layers ahead; at depth 0 that is when the layer begins, so there is nothing to run beside.",
+                    "`depth` layers ahead; at depth 0 that is when the layer begins, so there is nothing to run beside. The layers of "
+                    "the model are alike: depth 2 hides what depth 1 does.",
                     ["link, GB/s", "link time / computing"] + [f"synchronous, depth {d}" for d in DEPTHS] + [f"asynchronous, depth {d}" for d in DEPTHS], rows)]
     data = {"simulated": points}
     if not options.no_server:
