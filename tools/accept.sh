@@ -10,6 +10,8 @@
 #   B3  restarts and kills of a server with a disk tier
 #   B5  faults of the disk tier: in simulation, then in a server
 #   B6  simulator: frozen tables, cost of bucketed LRU, lock-step with recorded servers
+#   B7  metadata and look-ups         B8  gather, disk and bookkeeping beside what the machine gives
+#   B10 experiments D2, D3, D4, D9 (see tools/experiments/README.md)
 #   B11 resident size below the memory plan; coverage of src/kv (its sanitizers: A7)
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
@@ -110,6 +112,27 @@ accept_B11() {
   "$ROOT/tools/build.sh" release spindle
   "$VENV/bin/python" "$ROOT/tests/stress/memory_plan.py" --binary "$binary" --model "$SPINDLE_TEST_MODEL" --json "$results/B11.json"
   "$ROOT/tools/coverage.sh"
+}
+
+experiments() {
+  "$VENV/bin/python" "$ROOT/tools/experiments/kv.py" "$@" --model "$SPINDLE_TEST_MODEL" --disk-folder "$results" --json "$results/$name.json"
+}
+
+accept_B7() {
+  "$ROOT/tools/build.sh" release metadata_bench kv_bench kv_fast_test kv_fast_slow_test
+  "$ROOT/build/release/bin/kv_fast_test" --gtest_filter='MetadataBytesTest.*:PageDirectoryTest.*Lines'
+  "$ROOT/build/release/bin/kv_fast_slow_test" --gtest_filter='*Metadata*'
+  experiments B7
+}
+
+accept_B8() {
+  "$ROOT/tools/build.sh" release spindle kv_bench disk_bench engine_bench
+  experiments B8
+}
+
+accept_B10() {
+  "$ROOT/tools/build.sh" release spindle kv_bench kv_sim_bench metadata_bench
+  experiments D2 D3 D4 D9
 }
 
 name=${1:-}

@@ -1,22 +1,14 @@
 #include "app/synthetic_selection.h"
 
-#include <algorithm>
 #include <memory>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "base/hash.h"
 #include "kv/sim/selection_generator.h"
 #include "sparse/replay/replay_algorithm.h"
 
 namespace spindle::app {
-namespace {
-
-// Then the schedule begins anew.
-constexpr uint32_t kSteps = 256;
-
-}  // namespace
 
 absl::StatusOr<engine::SparseDecode> MakeSyntheticDecode(
     const config::SyntheticSelection& selection,
@@ -29,7 +21,7 @@ absl::StatusOr<engine::SparseDecode> MakeSyntheticDecode(
   sparse::PageSchedule schedule;
   schedule.page_tokens = geometry.page_tokens();
   schedule.num_pages = (max_model_len + schedule.page_tokens - 1) / schedule.page_tokens;
-  schedule.num_steps = kSteps;
+  schedule.num_steps = sparse::kDrawnScheduleSteps;
   schedule.num_layers = geometry.num_layers;
   schedule.num_kv_heads = geometry.num_kv_heads;
   schedule.pages_per_step = selection.pages;
@@ -38,23 +30,12 @@ absl::StatusOr<engine::SparseDecode> MakeSyntheticDecode(
         "--kv-synthetic-pages must be at most " + std::to_string(schedule.num_pages) +
         " (pages of --max-model-len), got " + std::to_string(selection.pages));
   }
-  const uint32_t num_groups = schedule.num_layers * schedule.num_kv_heads;
-  schedule.pages.resize(size_t{kSteps} * num_groups * selection.pages);
-  std::vector<uint32_t> pages;
-  for (uint32_t group = 0; group < num_groups; ++group) {
-    kv::sim::SelectionGenerator generator(
-        {.profile = *kv::sim::FindSelectionProfile(selection.profile),
-         .num_pages = schedule.num_pages,
-         .selected_pages = selection.pages,
-         .stream = group});
-    for (uint32_t step = 0; step < kSteps; ++step) {
-      generator.Next(&pages);
-      std::ranges::copy(
-          pages,
-          schedule.pages.begin() +
-              static_cast<std::ptrdiff_t>((size_t{step} * num_groups + group) * selection.pages));
-    }
-  }
+  schedule.pages =
+      kv::sim::DrawSelections({.profile = *kv::sim::FindSelectionProfile(selection.profile),
+                               .num_pages = schedule.num_pages,
+                               .selected_pages = selection.pages},
+                              schedule.num_steps,
+                              schedule.num_layers * schedule.num_kv_heads);
   decode.method = Sha256()
                       .Field("synthetic selection")
                       .Field(selection.profile)

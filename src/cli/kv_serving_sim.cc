@@ -52,6 +52,8 @@ ordered_json Describe(const ServingSimResult& result) {
   out["longest_wait_seconds"] = ToSeconds(result.longest_wait);
   out["page_hit_ratio"] = pages > 0 ? static_cast<double>(result.page_hits) / pages : 0.0;
   out["stall_share"] = result.stall_share;
+  out["compute_seconds"] = ToSeconds(result.compute_time);
+  out["link_seconds"] = ToSeconds(result.link_time);
   out["link_bytes"] = result.link_bytes;
   out["prefix_tokens"] = result.prefix_tokens;
   out["pauses"] = result.pauses;
@@ -89,6 +91,9 @@ void AddKvServingSimOptions(config::OptionTable& table, KvServingSimOptions& opt
                0,
                64,
                "layers whose pages are foretold and copied while others compute");
+  table.Switch("async-copies",
+               &options.async_copies,
+               "copies run beside computing; without it nothing overlaps, foretold or not");
   table.Float("serve-ratio", &options.buffer_ratio, 0, 15, "buffering pages per mandatory page");
   table.Uint32(
       "max-prompt-tokens", &options.max_prompt_tokens, 512, 1U << 20, "prompts from 512 on");
@@ -112,6 +117,7 @@ absl::StatusOr<std::string> KvServingSim(const KvServingSimOptions& options,
   simulated.host_bytes = options.host_bytes;
   simulated.link.bytes_per_second = 1e9 * static_cast<double>(options.link_gigabytes_per_second);
   simulated.prefetch_depth = options.prefetch_depth;
+  simulated.async_copies = options.async_copies;
   simulated.buffer_ratio = static_cast<double>(options.buffer_ratio);
   simulated.max_prompt_tokens = options.max_prompt_tokens;
   simulated.max_output_tokens = options.max_output_tokens;

@@ -19,6 +19,7 @@ struct KvServingSimOptions {
   float link_gigabytes_per_second = 25.0F;
   float buffer_ratio = 5.0F;
   uint32_t prefetch_depth = 0;
+  bool async_copies = true;
   uint32_t max_prompt_tokens = 4096;
   uint32_t max_output_tokens = 256;
 };

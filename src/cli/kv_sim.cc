@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -12,6 +11,7 @@
 #include "base/read_file.h"
 #include "base/status_macros.h"
 #include "cli/kv_sim_report.h"
+#include "cli/kv_sim_workload.h"
 #include "config/option_table.h"
 #include "kv/fast/frame_pool.h"
 #include "kv/sim/page_policy.h"
@@ -39,13 +39,11 @@ constexpr const char* kPrefixPolicies = "fifo,bucketed,lru,server,belady";
 constexpr const char* kDefaultRatios = "0,1,2,3,4,5,6,7,8";
 constexpr const char* kDefaultUnits = "2000,8000,32000";
 constexpr const char* kRecorded = "recorded";
-constexpr const char* kCut = "cut: more than its limit, or than the recorder could write";
-// The group of the cyclic scan that does not fit by one page: 32 mandatory pages at ratio 5.
-constexpr uint32_t kCyclicPages = 193;
-constexpr uint32_t kCyclicRounds = 10;
 constexpr uint32_t kCurvePoints = 200;
 constexpr double kMaxRatio = 1000;
 constexpr uint32_t kMaxSeeds = 1000;
+constexpr uint32_t kMaxLayers = 1000;
+constexpr uint32_t kMaxHeads = 128;
 constexpr uint32_t kMaxPages = 1U << 22;
 constexpr uint32_t kMaxSteps = 1U << 20;
 
@@ -79,20 +77,6 @@ absl::StatusOr<std::vector<uint32_t>> ParseCapacities(const std::string& list) {
   return capacities;
 }
 
-// What is simulated, group by group. Moved, never copied: it points into itself.
-struct PageWorkload {
-  PageWorkload() = default;
-  PageWorkload(PageWorkload&&) = default;
-  PageWorkload& operator=(PageWorkload&&) = default;
-
-  std::string title;
-  std::vector<std::pair<std::string, std::string>> facts;
-  kv::sim::RecordedRun run;
-  std::vector<const RecordedGroup*> groups;  // of the run: those that selected pages
-  uint64_t page_bytes = 0;
-  bool is_recorded = false;
-};
-
 // How many frames each group has.
 struct PageColumn {
   std::optional<double> ratio;
@@ -111,41 +95,6 @@ uint32_t CapacityOf(const PageColumn& column, const SelectionTrace& trace) {
   return std::max(1U, runs) * kv::kRunFrames;
 }
 
-absl::Status SaveSynthetic(const KvSimOptions& options, const PageWorkload& workload) {
-  kv::AccessTraceHeader header;
-  header.geometry.num_layers = static_cast<uint32_t>(workload.groups.size());
-  header.geometry.num_kv_heads = 1;
-  header.geometry.head_dim = 64;
-  header.algorithm = "synthetic " + options.synthetic;
-  SPINDLE_ASSIGN_OR_RETURN(
-      const std::unique_ptr<kv::AccessTraceWriter> writer,
-      kv::AccessTraceWriter::Create(options.save_trace_path, header, kv::kMaxAccessTraceBytes));
-  const uint32_t num_steps = workload.groups.front()->selections.num_steps();
-  for (uint32_t step = 0; step < num_steps; ++step) {
-    for (size_t group = 0; group < workload.groups.size(); ++group) {
-      SPINDLE_RETURN_IF_ERROR(writer->Append({.step = step,
-                                              .layer = static_cast<uint16_t>(group),
-                                              .kind = kv::AccessKind::kSelect,
-                                              .ids = workload.groups[group]->selections.step(step),
-                                              .hit_bits = {}}));
-    }
-  }
-  SPINDLE_RETURN_IF_ERROR(writer->Finish());
-  if (writer->num_dropped_records() > 0) {
-    return absl::ResourceExhaustedError(options.save_trace_path + ": cut at " +
-                                        std::to_string(kv::kMaxAccessTraceBytes) + " bytes");
-  }
-  return absl::OkStatus();
-}
-
-void FindGroups(PageWorkload* workload) {
-  for (const RecordedGroup& group : workload->run.groups) {
-    if (group.selections.num_accesses() > 0) {
-      workload->groups.push_back(&group);
-    }
-  }
-}
-
 void AddOverlap(PageWorkload* workload) {
   std::vector<std::string> percents;
   for (const uint32_t window : {1U, 12U, 16U}) {
@@ -160,93 +109,6 @@ void AddOverlap(PageWorkload* workload) {
   }
   workload->facts.emplace_back("overlap with the last 1, 12, 16 steps, %",
                                fmt::format("{}, {}, {}", percents[0], percents[1], percents[2]));
-}
-
-absl::StatusOr<PageWorkload> MakeSynthetic(const KvSimOptions& options, const Progress& progress) {
-  const bool is_scan = options.synthetic == "scan";
-  const bool is_cyclic = options.synthetic == "cyclic";
-  const auto profile = kv::sim::FindSelectionProfile(options.synthetic);
-  if (!is_scan && !is_cyclic && !profile.has_value()) {
-    return absl::InvalidArgumentError(
-        "--synthetic must be one of sticky, medium, loose, scan, cyclic, got '" +
-        options.synthetic + "'");
-  }
-  PageWorkload workload;
-  workload.title = "synthetic selection: " + options.synthetic;
-  const uint32_t default_pages = is_cyclic ? kCyclicPages : 2048;
-  const uint32_t num_pages = options.num_pages == 0 ? default_pages : options.num_pages;
-  const uint32_t num_steps = options.num_steps == 0 ? kv::sim::kTableSteps : options.num_steps;
-  const uint32_t warmup = options.warmup_steps.value_or(is_scan ? 0 : kv::sim::kTableWarmupSteps);
-  if (warmup >= num_steps && !is_cyclic) {
-    return absl::InvalidArgumentError("--warmup must be below --steps " +
-                                      std::to_string(num_steps) + ", got " +
-                                      std::to_string(warmup));
-  }
-  if (profile.has_value() && options.selected_pages > num_pages) {
-    return absl::InvalidArgumentError("--selected must be in 1..--pages " +
-                                      std::to_string(num_pages) + ", got " +
-                                      std::to_string(options.selected_pages));
-  }
-  if (is_scan && uint64_t{num_steps} * options.selected_pages > kMaxPages) {
-    return absl::InvalidArgumentError("--steps times --selected of a scan must be at most " +
-                                      std::to_string(kMaxPages));
-  }
-  const uint32_t num_groups = profile.has_value() ? options.num_seeds : 1;
-  for (uint32_t seed = 0; seed < num_groups; ++seed) {
-    RecordedGroup& group = workload.run.groups.emplace_back();
-    if (profile.has_value()) {
-      group.selections = kv::sim::MakeSyntheticTrace({.profile = *profile,
-                                                      .num_pages = num_pages,
-                                                      .selected_pages = options.selected_pages,
-                                                      .seed = seed},
-                                                     num_steps,
-                                                     warmup);
-    } else {
-      group.selections = is_scan ? kv::sim::MakeScanTrace(num_steps, options.selected_pages)
-                                 : kv::sim::MakeCyclicTrace(num_pages, kCyclicRounds);
-    }
-    progress(0.5 * (seed + 1) / num_groups);
-  }
-  FindGroups(&workload);
-  const SelectionTrace& first = workload.groups.front()->selections;
-  workload.facts = {
-      {"pages", std::to_string(first.num_pages())},
-      {"selected per step", std::to_string(first.max_step_pages())},
-      {"steps", fmt::format("{}, {} not counted", first.num_steps(), first.warmup_steps())},
-      {"seeds", std::to_string(num_groups)}};
-  return workload;
-}
-
-absl::StatusOr<PageWorkload> LoadRecorded(const KvSimOptions& options, const std::string& bytes) {
-  const auto* const data = reinterpret_cast<const uint8_t*>(bytes.data());
-  PageWorkload workload;
-  SPINDLE_ASSIGN_OR_RETURN(
-      workload.run,
-      kv::sim::LoadRecordedRun({data, bytes.size()}, options.warmup_steps.value_or(0)));
-  const kv::sim::RecordedRun& run = workload.run;
-  const kv::KvGeometry& geometry = run.header.geometry;
-  const bool is_synthetic = run.header.algorithm.starts_with("synthetic");
-  workload.title = (is_synthetic ? "synthetic selection, recorded: " : "recorded selection: ") +
-                   run.header.algorithm;
-  workload.is_recorded = true;
-  workload.page_bytes = geometry.page_bytes();
-  const char* ending = "whole";
-  if (run.ending == kv::AccessTraceReader::Ending::kLimit) {
-    ending = kCut;
-  } else if (run.ending == kv::AccessTraceReader::Ending::kTorn) {
-    ending = "torn: the recorder was stopped";
-  }
-  workload.facts = {
-      {"layers x KV heads", fmt::format("{} x {}", geometry.num_layers, geometry.num_kv_heads)},
-      {"page", fmt::format("{} tokens, {} bytes", geometry.page_tokens(), geometry.page_bytes())},
-      {"requests, groups, steps",
-       fmt::format("{}, {}, {}", run.num_requests, run.groups.size(), run.num_steps)},
-      {"trace", ending}};
-  FindGroups(&workload);
-  if (workload.groups.empty()) {
-    return absl::InvalidArgumentError(options.trace_path + ": no page was selected in it");
-  }
-  return workload;
 }
 
 absl::StatusOr<std::vector<PageColumn>> PageColumns(const KvSimOptions& options,
@@ -337,18 +199,33 @@ absl::StatusOr<std::vector<PolicySpec>> PagePolicies(const KvSimOptions& options
   return specs;
 }
 
-// Recorded sizes through the fast tier; notes how far what it does is what the trace says.
-absl::StatusOr<HitCount> Replay(const PageWorkload& workload, KvSimReport* report) {
-  HitCount count;
+// Recorded sizes through the fast tier, by layer; notes how far what it does is what the trace
+// says.
+absl::StatusOr<std::vector<HitCount>> Replay(const PageWorkload& workload, KvSimReport* report) {
+  std::vector<HitCount> counts(workload.geometry.num_layers);
   KvSimComparison& comparison = report->comparison.emplace();
   for (size_t group = 0; group < workload.run.groups.size(); ++group) {
     SPINDLE_ASSIGN_OR_RETURN(const kv::sim::ReplayResult result,
                              kv::sim::ReplayRecordedSizes(workload.run, group));
-    count += result.count;
+    counts[workload.run.groups[group].layer] += result.count;
     comparison.pages += result.compared;
     comparison.differences += result.differences;
   }
-  return count;
+  return counts;
+}
+
+// The policy with the frames of a column, by layer.
+absl::StatusOr<std::vector<HitCount>> SimulateColumn(const PolicySpec& spec,
+                                                     const PageColumn& column,
+                                                     const PageWorkload& workload) {
+  std::vector<HitCount> counts(workload.geometry.num_layers);
+  for (const RecordedGroup* group : workload.groups) {
+    SPINDLE_ASSIGN_OR_RETURN(
+        const HitCount of_group,
+        kv::sim::Simulate(spec, CapacityOf(column, group->selections), group->selections));
+    counts[group->layer] += of_group;
+  }
+  return counts;
 }
 
 absl::Status SimulatePages(const KvSimOptions& options,
@@ -359,7 +236,7 @@ absl::Status SimulatePages(const KvSimOptions& options,
   report->title = workload.title;
   report->x_label = "pages per group";
   report->facts = workload.facts;
-  report->page_bytes = workload.page_bytes;
+  report->page_bytes = workload.is_recorded ? workload.geometry.page_bytes() : 0;
   SPINDLE_ASSIGN_OR_RETURN(const std::vector<PageColumn> columns, PageColumns(options, workload));
   const bool replay_sizes = !columns.front().ratio.has_value() && columns.front().capacity == 0;
   SPINDLE_ASSIGN_OR_RETURN(const std::vector<PolicySpec> specs,
@@ -375,19 +252,16 @@ absl::Status SimulatePages(const KvSimOptions& options,
   for (const PolicySpec& spec : specs) {
     report->policies.push_back(kv::sim::PolicyName(spec));
     std::vector<HitCount>& row = report->counts.emplace_back();
+    std::vector<std::vector<HitCount>>& layers = report->layer_counts.emplace_back();
     for (const PageColumn& column : columns) {
-      if (replay_sizes) {
-        SPINDLE_ASSIGN_OR_RETURN(row.emplace_back(), Replay(workload, report));
-        continue;
+      SPINDLE_ASSIGN_OR_RETURN(
+          std::vector<HitCount> by_layer,
+          replay_sizes ? Replay(workload, report) : SimulateColumn(spec, column, workload));
+      HitCount& total_count = row.emplace_back();
+      for (const HitCount& of_layer : by_layer) {
+        total_count += of_layer;
       }
-      HitCount count;
-      for (const RecordedGroup* group : workload.groups) {
-        SPINDLE_ASSIGN_OR_RETURN(
-            const HitCount of_group,
-            kv::sim::Simulate(spec, CapacityOf(column, group->selections), group->selections));
-        count += of_group;
-      }
-      row.push_back(count);
+      layers.push_back(std::move(by_layer));
       progress(0.5 + 0.5 * ++done / total);
     }
   }
@@ -418,7 +292,7 @@ absl::Status SimulateRequests(const KvSimOptions& options,
                    {"hit ratio without bound, %",
                     fmt::format("{:.1f}", 100.0 * kv::sim::PrefixHitCeiling(*trace))}};
   if (trace->is_cut) {
-    report->facts.emplace_back("trace", kCut);
+    report->facts.emplace_back("trace", kCutTrace);
   }
   for (const uint32_t capacity : capacities) {
     report->columns.push_back({std::to_string(capacity), static_cast<double>(capacity)});
@@ -463,12 +337,14 @@ absl::Status Run(const KvSimOptions& options, const Progress& progress, KvSimRep
     if (!kv::LooksLikeAccessTrace({data, bytes.size()})) {
       return SimulateRequests(options, bytes, progress, report);
     }
-    SPINDLE_ASSIGN_OR_RETURN(PageWorkload workload, LoadRecorded(options, bytes));
+    SPINDLE_ASSIGN_OR_RETURN(PageWorkload workload, LoadRecordedWorkload(options, bytes));
     return SimulatePages(options, std::move(workload), progress, report);
   }
-  SPINDLE_ASSIGN_OR_RETURN(PageWorkload workload, MakeSynthetic(options, progress));
+  SPINDLE_ASSIGN_OR_RETURN(
+      PageWorkload workload,
+      MakeSyntheticWorkload(options, [&progress](double part) { progress(0.5 * part); }));
   if (!options.save_trace_path.empty()) {
-    SPINDLE_RETURN_IF_ERROR(SaveSynthetic(options, workload));
+    SPINDLE_RETURN_IF_ERROR(SaveWorkload(options, workload));
   }
   return SimulatePages(options, std::move(workload), progress, report);
 }
@@ -498,6 +374,18 @@ void AddKvSimOptions(config::OptionTable& table, KvSimOptions& options) {
              std::string("buffering pages per mandatory page; default ") + kDefaultRatios);
   table.Uint32(
       "seeds", &options.num_seeds, 1, kMaxSeeds, "synthetic selections: this many, from seed 0 on");
+  table.Uint32("layers",
+               &options.num_layers,
+               1,
+               kMaxLayers,
+               "layers per seed, each with selections of its own");
+  table.Uint32("heads", &options.num_heads, 1, kMaxHeads, "KV heads per layer, likewise");
+  table.Uint32("served-prompt",
+               &options.served_prompt_tokens,
+               0,
+               kMaxPages,
+               "pages that a server with --kv-synthetic-selection reads behind a prompt of so many "
+               "tokens; --pages are those of its --max-model-len; 0: selections as drawn");
   table.Uint32("pages", &options.num_pages, 0, kMaxPages, "of synthetic selections; 0: 2048");
   table.Uint32("selected", &options.selected_pages, 1, kMaxPages, "pages per synthetic step");
   table.Uint32("steps", &options.num_steps, 0, kMaxSteps, "synthetic steps; 0: 400");

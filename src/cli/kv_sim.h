@@ -21,6 +21,9 @@ struct KvSimOptions {
   std::string capacities;  // pages per group, or units of 512 tokens; "recorded" for page traces
   std::string ratios;      // buffering pages per mandatory page, instead of capacities
   uint32_t num_seeds = 3;
+  uint32_t num_layers = 1;            // per seed, and
+  uint32_t num_heads = 1;             // per layer: groups with a stream of random numbers each
+  uint32_t served_prompt_tokens = 0;  // 0: selections as they are drawn
   uint32_t num_pages = 0;
   uint32_t selected_pages = 32;
   uint32_t num_steps = 0;

@@ -92,6 +92,11 @@ std::string RenderJson(const KvSimReport& report) {
       if (report.page_bytes != 0) {
         result["fetched_bytes"] = (count.accesses - count.hits) * report.page_bytes;
       }
+      if (!report.layer_counts.empty() && report.layer_counts[row][i].size() > 1) {
+        for (const HitCount& of_layer : report.layer_counts[row][i]) {
+          result["layer_hit_ratios"].push_back(of_layer.ratio());
+        }
+      }
       out["results"].push_back(std::move(result));
     }
   }

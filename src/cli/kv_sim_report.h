@@ -32,6 +32,8 @@ struct KvSimReport {
   std::vector<KvSimColumn> columns;
   std::vector<std::string> policies;                   // names
   std::vector<std::vector<kv::sim::HitCount>> counts;  // [policies][columns]
+  // [policies][columns][layers]; empty for request traces.
+  std::vector<std::vector<std::vector<kv::sim::HitCount>>> layer_counts;
   std::vector<std::pair<double, double>> exact_curve;  // (pages, hit ratio %) of exact LRU
   uint64_t page_bytes = 0;                             // of the recorded model; 0 = unknown
   std::optional<KvSimComparison> comparison;           // unset: sizes are not the recorded ones

@@ -149,14 +149,7 @@ class MirrorAttention::HeadTask {
       return (tile.tile + 1) * kStripeTokens <= lowest;
     });
     worker_.pages.clear();
-    const uint32_t pages_per_tile = kernels::kTileTokens / page_tokens_;
-    for (const TileLive& tile : tiles) {
-      for (uint32_t lane = 0; lane < kStripeTokens; lane += page_tokens_) {
-        if (LiveInPage(of_.geometry_, tile, lane) != 0) {
-          worker_.pages.push_back(tile.tile * pages_per_tile + lane / page_tokens_);
-        }
-      }
-    }
+    AppendPages(of_.geometry_, tiles, &worker_.pages);
   }
 
   void Count(const kv::GroupPlan& plan) {

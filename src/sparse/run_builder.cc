@@ -8,6 +8,20 @@ namespace spindle::sparse {
 
 static_assert(kernels::kTileTokens == kStripeTokens, "a tile is one stripe");
 
+void AppendPages(const kv::KvGeometry& geometry,
+                 std::span<const TileLive> tiles,
+                 std::vector<uint32_t>* pages) {
+  const uint32_t page_tokens = geometry.page_tokens();
+  const uint32_t pages_per_tile = kernels::kTileTokens / page_tokens;
+  for (const TileLive& tile : tiles) {
+    for (uint32_t lane = 0; lane < kStripeTokens; lane += page_tokens) {
+      if (LiveInPage(geometry, tile, lane) != 0) {
+        pages->push_back(tile.tile * pages_per_tile + lane / page_tokens);
+      }
+    }
+  }
+}
+
 kernels::KvRun PageRun(const kv::KvGeometry& geometry,
                        const TileLive& tile,
                        uint32_t lane,

@@ -19,6 +19,12 @@ namespace spindle::sparse {
   return (tile.live >> lane) & ((uint64_t{1} << geometry.page_tokens()) - 1);
 }
 
+// Appends the pages with a live lane of `tiles` (ascending): page i holds the positions from
+// i · page_tokens on.
+void AppendPages(const kv::KvGeometry& geometry,
+                 std::span<const TileLive> tiles,
+                 std::vector<uint32_t>* pages);
+
 // The run of one page at `page`, which begins at `lane` of its tile: from its first to its last
 // live lane, so that nothing beside them is read. REQUIRES: the page has a live lane.
 [[nodiscard]] kernels::KvRun PageRun(const kv::KvGeometry& geometry,

@@ -2,8 +2,6 @@
 // table, whole steps of all groups of a model, and the gather of pages beside plain copies of the
 // same size.
 //   kv_bench [--benchmark_filter=…]
-// "share_of_step" is the time of a step's metadata and LRU work over 6 ms, the time of a decode
-// step of SmolLM2-135M at 1K tokens on two cores.
 #include <algorithm>
 #include <cstring>
 #include <memory>
@@ -29,8 +27,6 @@ using kv::FastTierOptions;
 using kv::GroupPlan;
 using kv::GroupRef;
 using kv::kNoSlot;
-
-constexpr double kDecodeStepSeconds = 6e-3;
 
 // Pages of a selection: ascending, distinct.
 std::vector<uint32_t> Selection(uint32_t count, uint32_t num_pages, std::mt19937& rng) {
@@ -80,13 +76,32 @@ class Flat {
   kv::FlatPageTable table_;
 };
 
+// Selections of a decode step: of this many per cent of the pages the group has a frame.
+constexpr uint32_t kResidentPercent = 95;
+
+// `count` pages, most of them resident. REQUIRES: count ≤ resident.size().
+std::vector<uint32_t> MostlyResident(const std::vector<uint32_t>& resident,
+                                     uint32_t num_pages,
+                                     uint32_t count,
+                                     std::mt19937& rng) {
+  std::vector<uint32_t> pages = resident;
+  std::shuffle(pages.begin(), pages.end(), rng);
+  pages.resize(count);
+  for (uint32_t& page : pages) {
+    page = rng() % 100 < kResidentPercent ? page : static_cast<uint32_t>(rng() % num_pages);
+  }
+  std::sort(pages.begin(), pages.end());
+  return pages;
+}
+
 // Look-ups in selection order over many groups, as a decode step does them. Arguments: pages per
-// group, resident pages per group, groups.
+// group, resident pages per group, of which a sixth is selected (ratio 5), groups.
 template <typename Table>
 void Lookup(benchmark::State& state) {
   const auto num_pages = static_cast<uint32_t>(state.range(0));
   const auto num_resident = static_cast<uint32_t>(state.range(1));
   const auto num_groups = static_cast<size_t>(state.range(2));
+  const uint32_t num_selected = std::max(1U, num_resident / 6);
   std::mt19937 rng(1);
   std::vector<std::unique_ptr<Table>> tables;
   std::vector<std::vector<uint32_t>> selections;
@@ -96,7 +111,7 @@ void Lookup(benchmark::State& state) {
     for (uint32_t i = 0; i < resident.size(); ++i) {
       tables.back()->Insert(resident[i], i);
     }
-    selections.push_back(Selection(num_resident / 6, num_pages, rng));
+    selections.push_back(MostlyResident(resident, num_pages, num_selected, rng));
   }
   size_t group = 0;
   uint64_t hits = 0;
@@ -108,12 +123,21 @@ void Lookup(benchmark::State& state) {
   }
   benchmark::DoNotOptimize(hits);
   state.counters["lookup"] =
-      benchmark::Counter(static_cast<double>(state.iterations()) * (num_resident / 6),
+      benchmark::Counter(static_cast<double>(state.iterations()) * num_selected,
                          benchmark::Counter::kIsRate | benchmark::Counter::kInvert);
 }
 
-BENCHMARK_TEMPLATE(Lookup, TwoLevel)->Args({512, 192, 90})->Args({16384, 1534, 640});
-BENCHMARK_TEMPLATE(Lookup, Flat)->Args({512, 192, 90})->Args({16384, 1534, 640});
+// SmolLM2-135M at 8K and a 70B model at 128K, 32 and 256 pages selected; then 8K … 1M tokens in
+// pages of 8, of which 2 % are resident.
+void LookupPoints(benchmark::internal::Benchmark* bench) {
+  bench->Args({512, 192, 90})->Args({16384, 1534, 640});
+  for (int64_t pages = 1024; pages <= 131072; pages *= 2) {
+    bench->Args({pages, pages / 50, 90});
+  }
+}
+
+BENCHMARK_TEMPLATE(Lookup, TwoLevel)->Apply(LookupPoints);
+BENCHMARK_TEMPLATE(Lookup, Flat)->Apply(LookupPoints);
 
 template <typename Table>
 void InsertRemove(benchmark::State& state) {
@@ -227,9 +251,6 @@ void DecodeStep(benchmark::State& state) {
   const kv::CacheSetStats stats = tier->Stats(set);
   state.counters["hit_ratio"] =
       static_cast<double>(stats.hits) / static_cast<double>(stats.hits + stats.misses);
-  state.counters["percent_of_step"] =
-      benchmark::Counter(static_cast<double>(state.iterations()) * kDecodeStepSeconds / 100,
-                         benchmark::Counter::kIsRate | benchmark::Counter::kInvert);
 }
 
 BENCHMARK(DecodeStep)
@@ -238,13 +259,17 @@ BENCHMARK(DecodeStep)
     ->Args({8192, 32, 30})
     ->Unit(benchmark::kMicrosecond);
 
-// Pages of 4 KiB (or the size given) from random places in 1 GiB to random frames of 64 MiB, and
-// the roof: plain memcpy of the same size with source and target in order.
-template <bool kGather>
+// Pages of 4 KiB (or the size given) from 1 GiB to frames of 64 MiB: scattered ones by the fast
+// tier, and by plain memcpy, which is the roof for that size at random places; and plain memcpy
+// with source and target in order, which the processor's prefetchers see coming.
+enum class Copying : uint8_t { kTier, kScattered, kInOrder };
+
+template <Copying kCopying>
 void CopyPagesOf(benchmark::State& state) {
   const auto bytes = static_cast<size_t>(state.range(0));
   constexpr size_t kHostBytes = size_t{1} << 30;
   constexpr size_t kFrameBytes = size_t{64} << 20;
+  constexpr bool kIsScattered = kCopying != Copying::kInOrder;
   static const HugeBuffer host(kHostBytes);
   static const HugeBuffer frames(kFrameBytes);
   const size_t num_pages = kHostBytes / bytes;
@@ -252,14 +277,14 @@ void CopyPagesOf(benchmark::State& state) {
   std::mt19937_64 rng(1);
   std::vector<kv::PageCopy> copies(num_pages);
   for (size_t i = 0; i < num_pages; ++i) {
-    copies[i] = {host.data() + (kGather ? rng() % num_pages : i) * bytes,
-                 frames.data() + (kGather ? rng() % num_frames : i % num_frames) * bytes};
+    copies[i] = {host.data() + (kIsScattered ? rng() % num_pages : i) * bytes,
+                 frames.data() + (kIsScattered ? rng() % num_frames : i % num_frames) * bytes};
   }
   constexpr size_t kPerCall = 64;
   size_t begin = 0;
   for (auto _ : state) {
     const std::span<const kv::PageCopy> part = std::span(copies).subspan(begin, kPerCall);
-    if constexpr (kGather) {
+    if constexpr (kCopying == Copying::kTier) {
       kv::CopyPages(part, bytes);
     } else {
       for (const kv::PageCopy& copy : part) {
@@ -273,8 +298,9 @@ void CopyPagesOf(benchmark::State& state) {
                           static_cast<int64_t>(kPerCall * bytes));
 }
 
-BENCHMARK_TEMPLATE(CopyPagesOf, true)->Name("GatherPages")->Arg(4096)->Arg(2048);
-BENCHMARK_TEMPLATE(CopyPagesOf, false)->Name("MemcpyPages")->Arg(4096)->Arg(2048);
+BENCHMARK_TEMPLATE(CopyPagesOf, Copying::kTier)->Name("GatherPages")->Arg(4096)->Arg(2048);
+BENCHMARK_TEMPLATE(CopyPagesOf, Copying::kScattered)->Name("MemcpyScattered")->Arg(4096)->Arg(2048);
+BENCHMARK_TEMPLATE(CopyPagesOf, Copying::kInOrder)->Name("MemcpyInOrder")->Arg(4096)->Arg(2048);
 
 }  // namespace
 }  // namespace spindle::bench

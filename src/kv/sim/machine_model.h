@@ -34,7 +34,8 @@ struct LinkModel {
 // Time of a step whose layers compute for equal times and need equal copies first, one after the
 // other over the link. The copy of a layer starts when the layer `prefetch_depth` before it starts
 // to compute (its pages are foretold by then), that of the first layers with the step; at depth 0
-// when the layer before it is done. REQUIRES: num_layers ≥ 1.
+// when the layer before it is done, so that nothing overlaps. A layer is one piece: copying behind
+// its projections or while its first spans are attended is not modelled. REQUIRES: num_layers ≥ 1.
 [[nodiscard]] Duration PipelinedStepTime(Duration compute,
                                          Duration copy,
                                          uint32_t num_layers,

@@ -99,4 +99,25 @@ void SelectionGenerator::Next(std::vector<uint32_t>* pages) {
   }
 }
 
+std::vector<uint32_t> DrawSelections(const SelectionOptions& options,
+                                     uint32_t num_steps,
+                                     uint32_t num_groups) {
+  const size_t selected = options.selected_pages;
+  std::vector<uint32_t> all(size_t{num_steps} * num_groups * selected);
+  std::vector<uint32_t> pages;
+  for (uint32_t group = 0; group < num_groups; ++group) {
+    SelectionOptions of_group = options;
+    of_group.stream += group;
+    SelectionGenerator generator(of_group);
+    for (uint32_t step = 0; step < num_steps; ++step) {
+      generator.Next(&pages);
+      std::copy(pages.begin(),
+                pages.end(),
+                all.begin() +
+                    static_cast<std::ptrdiff_t>((size_t{step} * num_groups + group) * selected));
+    }
+  }
+  return all;
+}
+
 }  // namespace spindle::kv::sim

@@ -66,4 +66,10 @@ class SelectionGenerator {
   std::vector<double> ranked_;  // the same, partly sorted
 };
 
+// The selections of `num_groups` groups over `num_steps` steps, those of group g from stream
+// options.stream + g: [num_steps][num_groups][selected_pages]. REQUIRES: that of the generator.
+[[nodiscard]] std::vector<uint32_t> DrawSelections(const SelectionOptions& options,
+                                                   uint32_t num_steps,
+                                                   uint32_t num_groups);
+
 }  // namespace spindle::kv::sim

@@ -117,7 +117,6 @@ class ServingSim {
   Duration now_{};
   Duration next_arrival_{};
   Duration step_time_{};
-  Duration stall_time_{};
   std::deque<Job> waiting_;
   uint64_t queued_tokens_ = 0;
   std::vector<Runner> running_;  // in order of admission
@@ -467,10 +466,13 @@ absl::Status ServingSim::Step() {
   const Duration link =
       options_.link.CopyTime(misses > 0 ? options_.geometry.num_layers : 0, bytes);
   result_.link_bytes += bytes;
-  const Duration step =
-      PipelinedStepTime(compute, link, options_.geometry.num_layers, options_.prefetch_depth);
+  const Duration step = PipelinedStepTime(compute,
+                                          link,
+                                          options_.geometry.num_layers,
+                                          options_.async_copies ? options_.prefetch_depth : 0);
   step_time_ += step;
-  stall_time_ += step - compute;
+  result_.compute_time += compute;
+  result_.link_time += link;
   now_ += step;
   ++result_.steps;
   barren_steps_ = rows + prefilled > 0 ? 0 : barren_steps_ + 1;
@@ -549,7 +551,7 @@ absl::StatusOr<ServingSimResult> ServingSim::Run() {
   SPINDLE_RETURN_IF_ERROR(CloseAll());
   result_.end = now_;
   const double busy = ToSeconds(step_time_);
-  result_.stall_share = busy > 0 ? ToSeconds(stall_time_) / busy : 0;
+  result_.stall_share = busy > 0 ? 1 - ToSeconds(result_.compute_time) / busy : 0;
   return std::move(result_);
 }
 

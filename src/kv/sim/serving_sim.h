@@ -41,6 +41,9 @@ struct ServingSimOptions {
   ComputeModel compute;
   LinkModel link;
   uint32_t prefetch_depth = 0;  // layers, see PipelinedStepTime; prediction is taken as perfect
+  // An engine of its own copies. False: whoever computes copies, so that nothing overlaps at any
+  // depth.
+  bool async_copies = true;
   uint64_t fast_bytes = uint64_t{128} << 20;
   uint64_t host_bytes = uint64_t{4} << 30;
 
@@ -73,6 +76,8 @@ struct ServingSimResult {
   uint64_t prefix_tokens = 0;  // of prompts, from the cache
   uint64_t link_bytes = 0;     // of all groups
   double stall_share = 0;      // of the time of steps, in which nothing computed
+  Duration compute_time{};     // of all steps
+  Duration link_time{};        // that the link was busy
   uint64_t pauses = 0;
 
   // Largest values in the first and in the second half of the time of arrivals.

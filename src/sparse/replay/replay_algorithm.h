@@ -23,6 +23,9 @@ struct PageSchedule {
   std::vector<uint32_t> pages;  // [num_steps][num_layers][num_kv_heads][pages_per_step], ascending
 };
 
+// Steps of the schedules that are drawn for measurements.
+inline constexpr uint32_t kDrawnScheduleSteps = 256;
+
 class ReplayAlgorithm final : public SparseAlgorithm {
  public:
   // REQUIRES: every dimension > 0 and `pages` of that size with ids below num_pages.

@@ -30,8 +30,8 @@ TEST(FastTierSlowTest, EqualsPlainModelOverAMillionOperations) {
 // 335.5 million logical pages, 31.4 million resident ones; frames are address space only.
 TEST(FastTierSlowTest, MetadataOf70BWith32RequestsOf128K) {
   for (const bool refault_maps : {false, true}) {
-    const MetadataResult result = MeasureMetadata(
-        {"70B, 128K, 32 requests", 80, 8, 128, 32, 131072, 131072, 1534, false}, refault_maps);
+    const test::MetadataResult result = MeasureAndPrint(
+        {"70B, 128K, 32 requests", 80, 8, 8, 32, 131072, 131072, 1534, false}, refault_maps);
     const auto bytes = static_cast<double>(result.bytes.total());
     EXPECT_LE(bytes, 1.05 * result.formula);
     EXPECT_GE(result.flat_worst / bytes, 200);

@@ -8,18 +8,19 @@ namespace spindle::kv {
 namespace {
 
 // One request each: the ratios do not depend on how many there are.
-constexpr MetadataCase k70B = {"70B, 128K", 80, 8, 128, 1, 131072, 131072, 1534, false};
-constexpr MetadataCase k70BClustered = {
-    "70B, 128K, clusters", 80, 8, 128, 1, 131072, 131072, 1534, true};
-constexpr MetadataCase k14B = {"14B, 128K", 40, 8, 128, 1, 131072, 131072, 1534, false};
-constexpr MetadataCase k70BShort = {"70B, 60K of 128K", 80, 8, 128, 1, 131072, 60000, 702, false};
-constexpr MetadataCase kSmolLm2 = {
-    "SmolLM2, 8K, 16 requests", 30, 3, 64, 16, 8192, 8192, 192, false};
+constexpr test::MetadataCase k70B = {"70B, 128K", 80, 8, 8, 1, 131072, 131072, 1534, false};
+constexpr test::MetadataCase k70BClustered = {
+    "70B, 128K, clusters", 80, 8, 8, 1, 131072, 131072, 1534, true};
+constexpr test::MetadataCase k14B = {"14B, 128K", 40, 8, 8, 1, 131072, 131072, 1534, false};
+constexpr test::MetadataCase k70BShort = {
+    "70B, 60K of 128K", 80, 8, 8, 1, 131072, 60000, 702, false};
+constexpr test::MetadataCase kSmolLm2 = {
+    "SmolLM2, 8K, 16 requests", 30, 3, 16, 16, 8192, 8192, 192, false};
 
 TEST(MetadataBytesTest, StaysWithinTheFormula) {
-  for (const MetadataCase& of : {k70B, k70BClustered, k14B, k70BShort, kSmolLm2}) {
+  for (const test::MetadataCase& of : {k70B, k70BClustered, k14B, k70BShort, kSmolLm2}) {
     for (const bool refault_maps : {false, true}) {
-      const MetadataResult result = MeasureMetadata(of, refault_maps);
+      const test::MetadataResult result = MeasureAndPrint(of, refault_maps);
       EXPECT_LE(static_cast<double>(result.bytes.total()), 1.05 * result.formula) << of.name;
     }
   }
@@ -27,12 +28,12 @@ TEST(MetadataBytesTest, StaysWithinTheFormula) {
 
 TEST(MetadataBytesTest, IsHundredsOfTimesSmallerThanFlatTables) {
   for (const bool refault_maps : {false, true}) {
-    const MetadataResult large = MeasureMetadata(k70B, refault_maps);
+    const test::MetadataResult large = MeasureAndPrint(k70B, refault_maps);
     const auto bytes = static_cast<double>(large.bytes.total());
     EXPECT_GE(large.flat_worst / bytes, 200);
     EXPECT_GE(large.flat_tight / bytes, 20);
   }
-  const MetadataResult small = MeasureMetadata(kSmolLm2, false);
+  const test::MetadataResult small = MeasureAndPrint(kSmolLm2, false);
   EXPECT_GE(small.flat_tight / static_cast<double>(small.bytes.total()), 8);
 }
 

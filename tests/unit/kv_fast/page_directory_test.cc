@@ -44,6 +44,30 @@ TEST_F(PageDirectoryTest, EqualsMapUnderRandomTraffic) {
   RunAgainstMap(*slab_, leaves_, &directory_, 200'000, rng);
 }
 
+// That of the entry, and that of the slot, whose two bytes lie at an even address. Directories of
+// up to 16,384 pages have no root to go through.
+TEST_F(PageDirectoryTest, ALookUpReadsAtMostTwoCacheLines) {
+  const auto line_of = [](const void* address) {
+    return reinterpret_cast<uintptr_t>(address) / 64;
+  };
+  std::vector<PageDirectory> directories(SlabArray<PageDirectory::Entry>::kPerPiece);
+  ASSERT_EQ(directories.size() * kRegionPages, 16384U);
+  for (uint32_t i = 0; i < directories.size(); ++i) {
+    ASSERT_TRUE(directories[i].Grow(*slab_, (i + 1) * kRegionPages));
+    for (uint32_t page = i % 5; page < directories[i].num_pages(); page += 1 + i % 9) {
+      ASSERT_TRUE(directories[i].Insert(leaves_, page, page));
+    }
+  }
+  for (PageDirectory& directory : directories) {
+    for (uint32_t region = 0; region * kRegionPages < directory.num_pages(); ++region) {
+      const PageDirectory::Entry& entry = directory.entry(*slab_, region);
+      const auto* const bytes = reinterpret_cast<const uint8_t*>(&entry);
+      ASSERT_EQ(line_of(bytes), line_of(bytes + sizeof(entry) - 1));
+    }
+    directory.Clear(leaves_);
+  }
+}
+
 TEST_F(PageDirectoryTest, GrowsAcrossChunksWithoutMovingPages) {
   uint32_t pages = 1;
   uint32_t inserted = 0;

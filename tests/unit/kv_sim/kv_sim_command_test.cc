@@ -81,6 +81,35 @@ TEST(KvSimCommand, ReportsWhatThePoliciesDo) {
   }
 }
 
+TEST(KvSimCommand, LayersAndHeadsSelectForThemselves) {
+  KvSimOptions options = Synthetic();
+  options.policies = "bucketed";
+  options.ratios = "2";
+  options.num_layers = 3;
+  options.num_heads = 2;
+  const json result = RunForJson(options)["results"][0];
+  ASSERT_EQ(result["layer_hit_ratios"].size(), 3U);
+  kv::sim::HitCount all;
+  for (uint64_t layer = 0; layer < 3; ++layer) {
+    kv::sim::HitCount of_layer;
+    for (const uint64_t seed : {0U, 1U}) {
+      for (const uint64_t head : {0U, 1U}) {
+        const auto trace = kv::sim::MakeSyntheticTrace({.profile = kv::sim::kMediumProfile,
+                                                        .num_pages = 512,
+                                                        .selected_pages = 16,
+                                                        .seed = seed,
+                                                        .stream = 2 * layer + head},
+                                                       400,
+                                                       100);
+        of_layer += kv::sim::Simulate({.kind = kv::sim::PolicyKind::kBucketed}, 48, trace).value();
+      }
+    }
+    EXPECT_EQ(result["layer_hit_ratios"][layer], of_layer.ratio());
+    all += of_layer;
+  }
+  EXPECT_EQ(result["hits"], all.hits);
+}
+
 TEST(KvSimCommand, WritesAPlot) {
   const test::TempFolder folder;
   KvSimOptions options = Synthetic();
@@ -193,6 +222,20 @@ TEST(KvSimCommand, NamesTheOptionThatIsWrong) {
     add([](KvSimOptions& o) { o.policies = "lru,,arc"; }, "--policy: ");
     add([](KvSimOptions& o) { o.ratios = "1,x"; }, "--ratio: ");
     add([](KvSimOptions& o) { o.selected_pages = 513; }, "--selected must be in 1..--pages 512");
+    add(
+        [](KvSimOptions& o) {
+          o.synthetic = "cyclic";
+          o.num_heads = 2;
+        },
+        "--layers, --heads and --served-prompt are for");
+    add([](KvSimOptions& o) { o.served_prompt_tokens = 512 * 16 - 399; },
+        "--served-prompt and --steps must not exceed the 8192 tokens");
+    add(
+        [](KvSimOptions& o) {
+          o.num_layers = 1000;
+          o.num_heads = 128;
+        },
+        "--seeds times --layers times");
     add([](KvSimOptions& o) { o.warmup_steps = 400; }, "--warmup must be below --steps 400");
     add(
         [](KvSimOptions& o) {

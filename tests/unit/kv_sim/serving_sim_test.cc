@@ -55,6 +55,21 @@ TEST(ServingSim, PrefetchTakesTheStallsWhereTheLinkKeepsUp) {
   EXPECT_LT(ahead->stall_share, serial->stall_share / 5);
 }
 
+TEST(ServingSim, CopiesByWhoComputesAreNeverHidden) {
+  ServingSimOptions options = SmallServer(8);
+  options.link.bytes_per_second = 2e9;
+  const auto serial = SimulateServing(options);
+  options.prefetch_depth = 2;
+  options.async_copies = false;
+  const auto foretold = SimulateServing(options);
+  ASSERT_TRUE(serial.ok() && foretold.ok());
+  EXPECT_EQ(foretold->end, serial->end);
+  EXPECT_EQ(foretold->stall_share, serial->stall_share);
+  const double compute = ToSeconds(serial->compute_time);
+  const double link = ToSeconds(serial->link_time);
+  EXPECT_NEAR(serial->stall_share, link / (compute + link), 1e-9);
+}
+
 TEST(ServingSim, EveryRequestIsAnsweredOnce) {
   const auto result = SimulateServing(SmallServer(1));
   ASSERT_TRUE(result.ok()) << result.status();
