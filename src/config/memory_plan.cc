@@ -68,10 +68,9 @@ void PlanKv(const LoadOptions& options,
 }
 
 void PlanModel(const LoadOptions& options, const model::ModelConfig& model, MemoryPlan* plan) {
-  const engine::StepBounds step = engine::StepBoundsOf(
-      ResolveEngineOptions(options, model.max_model_len), model.max_model_len);
-  const uint32_t num_workers =
-      options.threads == 0 ? platform::UsableCpus() : options.threads;
+  const engine::StepBounds step =
+      engine::StepBoundsOf(ResolveEngineOptions(options, model.max_model_len), model.max_model_len);
+  const uint32_t num_workers = options.threads == 0 ? platform::UsableCpus() : options.threads;
   plan->Add("position tables",
             uint64_t{model.max_model_len} * model.rope.dim * sizeof(float),
             "--max-model-len");

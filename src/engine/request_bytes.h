@@ -1,5 +1,5 @@
-// What requests take in the engine at most, their KV excluded, for those who add up memory before it
-// is taken. Thread-safety: pure functions.
+// What requests take in the engine at most, their KV excluded, for those who add up memory before
+// it is taken. Thread-safety: pure functions.
 #pragma once
 
 #include <cstdint>

@@ -53,8 +53,8 @@ DiskTierBytes DiskTierBytesOf(const DiskTierOptions& options,
   const uint64_t job_bytes = sizeof(disk::TransferJob) + header_bytes + 2 * disk::kAlignment +
                              geometry.num_layers * sizeof(uint32_t);
   // Chains of loads and stores pin stripes of the host tier, and a load has a ticket for each.
-  const uint64_t chain_bytes = host_bytes / stripe_bytes *
-                               (kStripeTokens * sizeof(TokenId) + sizeof(Digest) + 40);
+  const uint64_t chain_bytes =
+      host_bytes / stripe_bytes * (kStripeTokens * sizeof(TokenId) + sizeof(Digest) + 40);
   const auto retained_stripes =
       static_cast<uint64_t>(sessions.max_share * static_cast<double>(disk_stripes));
   DiskTierBytes bytes{};

@@ -60,7 +60,8 @@ Model::~Model() = default;
 uint64_t EstimateWeightBytes(const formats::ModelFile& file,
                              kernels::ComputeMode mode,
                              const kernels::KernelTable& kernels) {
-  // Rows of the embedding are looked up in the file; without a head of its own it is packed as well.
+  // Rows of the embedding are looked up in the file; without a head of its own it is packed as
+  // well.
   const formats::TensorInfo* const embedding =
       file.Find(TensorName(file.kind(), Role::kEmbedding, 0));
   const bool is_tied = file.Find(TensorName(file.kind(), Role::kHead, 0)) == nullptr;

@@ -16,17 +16,15 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 ApiError GenerationTimeout() {
-  ApiError error =
-      MakeError(504, "generation_timeout", "The request ran out of its time.");
+  ApiError error = MakeError(504, "generation_timeout", "The request ran out of its time.");
   error.should_retry = false;
   return error;
 }
 
 // Nobody is left to read this unless an operator cancelled; 499 is what logs and metrics show.
 ApiError Cancelled(std::string_view who) {
-  ApiError error = MakeError(499,
-                         "request_cancelled",
-                         fmt::format("The request was cancelled: {}.", who));
+  ApiError error =
+      MakeError(499, "request_cancelled", fmt::format("The request was cancelled: {}.", who));
   error.should_retry = false;
   return error;
 }
@@ -50,8 +48,7 @@ milliseconds RetryAfter(milliseconds estimate) {
 }
 
 ApiError QueueFull(milliseconds estimate) {
-  ApiError error =
-      MakeError(429, "queue_full", "The request queue is full; try again later.");
+  ApiError error = MakeError(429, "queue_full", "The request queue is full; try again later.");
   error.retry_after = RetryAfter(estimate);
   error.should_retry = true;
   return error;
@@ -65,8 +62,7 @@ ApiError ShuttingDown(milliseconds time_left) {
 }
 
 ApiError ModelLoading(double progress, milliseconds time_left) {
-  ApiError error =
-      MakeError(503, "model_loading", "The model is still being loaded.");
+  ApiError error = MakeError(503, "model_loading", "The model is still being loaded.");
   error.progress = progress;
   error.retry_after = RetryAfter(time_left);
   error.should_retry = true;
@@ -137,9 +133,8 @@ ApiError FromEnd(const engine::StreamEvent& event, std::string_view param) {
     case kOutOfMemory:
       return KvCapacityExceeded(param, "The request outgrew the KV memory of the server.");
     case kNoTokenAllowed: {
-      ApiError error = MakeError(500,
-                             "grammar_dead_end",
-                             "The request's bans left no token that may be sampled.");
+      ApiError error = MakeError(
+          500, "grammar_dead_end", "The request's bans left no token that may be sampled.");
       error.should_retry = false;
       return error;
     }

@@ -83,10 +83,7 @@ MaybeError CheckInteger(int64_t value, std::string_view path, const IntegerRange
   return value >= range.min && value <= range.max ? MaybeError() : OutOfRange(path, range);
 }
 
-MaybeError NarrowNumber(double value,
-                        std::string_view path,
-                        const NumberRange& range,
-                        float* out) {
+MaybeError NarrowNumber(double value, std::string_view path, const NumberRange& range, float* out) {
   const auto narrow = static_cast<float>(value);
   // The second test: a tiny value above an excluded minimum may round onto it.
   if (!range.Contains(value) || !range.Contains(static_cast<double>(narrow))) {

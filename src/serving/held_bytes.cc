@@ -49,8 +49,8 @@ uint64_t ParameterBytes(const PreparedRequest& request) {
 }
 
 uint64_t HeldBytes(const DeltaEvent& event) {
-  uint64_t bytes =
-      sizeof(GenerationEvent) + OnHeap(event.text) + OnHeap(event.token_ids) + OnHeap(event.logprobs);
+  uint64_t bytes = sizeof(GenerationEvent) + OnHeap(event.text) + OnHeap(event.token_ids) +
+                   OnHeap(event.logprobs);
   for (const TokenLogprob& token : event.logprobs) {
     bytes += OnHeap(token);
   }

@@ -14,10 +14,7 @@ namespace spindle::serving {
 
 class JsonParser {
  public:
-  JsonParser(std::string_view text,
-             uint32_t max_depth,
-             uint64_t max_nodes,
-             JsonDocument* document)
+  JsonParser(std::string_view text, uint32_t max_depth, uint64_t max_nodes, JsonDocument* document)
       : text_(text), max_depth_(max_depth), max_nodes_(max_nodes), document_(document) {}
 
   [[nodiscard]] std::optional<JsonError> Run();

@@ -131,9 +131,8 @@ MaybeError CheckRetention(std::string_view path,
     return refuse("keeps KV on disk, which 'spindle.kv.max_tier' rules out");
   }
   if (!caller.retention) {
-    ApiError error = MakeError(403,
-                               "insufficient_permissions",
-                               fmt::format("This API key may not send '{}'.", path));
+    ApiError error = MakeError(
+        403, "insufficient_permissions", fmt::format("This API key may not send '{}'.", path));
     error.param = std::string(path);
     return error;
   }
@@ -143,8 +142,7 @@ MaybeError CheckRetention(std::string_view path,
   if (!request.cache_prompt) {
     return refuse("needs the prefix cache: 'cache_prompt' must not be false");
   }
-  const bool several =
-      request.sampling.num_choices > 1 || request.best_of > 1 || num_prompts > 1;
+  const bool several = request.sampling.num_choices > 1 || request.best_of > 1 || num_prompts > 1;
   if (!request.session.empty() && several) {
     return refuse("is for one prompt and one choice");
   }

@@ -120,8 +120,7 @@ MaybeError CheckTemplateInput(const RequestFields& fields, const ModelFacts& mod
 }  // namespace
 
 ApiError InternalError() {
-  return MakeError(
-      500, "internal_error", "The server met an internal error; its log says more.");
+  return MakeError(500, "internal_error", "The server met an internal error; its log says more.");
 }
 
 MaybeError RenderChat(const RequestFields& fields,

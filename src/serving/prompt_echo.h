@@ -37,8 +37,8 @@ class PromptEcho {
   const text::Tokenizer* tokenizer_;
   size_t tokens_left_;
   bool skip_special_;
-  bool space_dropped_;  // decoding drops the space that some tokenizers put before a text
-  bool first_ = true;   // no part was returned yet
+  bool space_dropped_;   // decoding drops the space that some tokenizers put before a text
+  bool first_ = true;    // no part was returned yet
   uint64_t offset_ = 0;  // code points, with that space
   std::string pending_;  // of an unfinished character
   std::vector<TokenLogprob> group_;

@@ -1,5 +1,5 @@
-// Generation over one engine stream per prompt. Choice index = prompt × choices + j. Events are made
-// as they are asked for; what must be kept for a ranking (best_of) is covered by a lease.
+// Generation over one engine stream per prompt. Choice index = prompt × choices + j. Events are
+// made as they are asked for; what must be kept for a ranking (best_of) is covered by a lease.
 // Thread-safety: one consumer thread at a time; Cancel is thread-safe. Lifetime: borrows tokenizer,
 // metrics, answer memory and clock.
 #pragma once
@@ -30,8 +30,8 @@ struct GenerationDeps {
 
 class StreamGeneration final : public Generation {
  public:
-  // `streams`: one per prompt of `request`, each with EngineChoices(request) choices. `lease` covers
-  // ParameterBytes(request), and then what is kept for a ranking too.
+  // `streams`: one per prompt of `request`, each with EngineChoices(request) choices. `lease`
+  // covers ParameterBytes(request), and then what is kept for a ranking too.
   StreamGeneration(const PreparedRequest& request,
                    std::string request_id,
                    TimePoint received,

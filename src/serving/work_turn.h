@@ -1,5 +1,5 @@
-// Turns for work that takes much memory: whoever has more than kLargeWorkBytes to work on waits until
-// nobody else has. Thread-safety: belongs to one thread; the mutex is shared.
+// Turns for work that takes much memory: whoever has more than kLargeWorkBytes to work on waits
+// until nobody else has. Thread-safety: belongs to one thread; the mutex is shared.
 #pragma once
 
 #include <cstddef>

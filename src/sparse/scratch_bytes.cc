@@ -10,8 +10,8 @@
 namespace spindle::sparse {
 namespace {
 
-// Bounds of attention plans (kernels/cpu/attention_plan.cc): units above a share of all work are cut
-// at spans, if they are whole items of at most a block of rows.
+// Bounds of attention plans (kernels/cpu/attention_plan.cc): units above a share of all work are
+// cut at spans, if they are whole items of at most a block of rows.
 constexpr uint64_t kCutItemsPerWorker = 8;
 constexpr uint64_t kMaxBlockRows = 64;
 // Buffers of tables double when they grow; large ones begin and end with a page.
@@ -26,8 +26,7 @@ uint64_t ScratchBytes(const kv::KvGeometry& geometry, const ScratchBounds& bound
   const uint64_t queries =
       uint64_t{bounds.max_rows} * bounds.num_q_heads * geometry.head_dim * sizeof(float);
 
-  const uint64_t spans =
-      (uint64_t{bounds.max_model_len} + kSegmentTokens - 1) / kSegmentTokens;
+  const uint64_t spans = (uint64_t{bounds.max_model_len} + kSegmentTokens - 1) / kSegmentTokens;
   const uint64_t cut_items = std::min(kCutItemsPerWorker * bounds.num_workers,
                                       uint64_t{geometry.num_kv_heads} * bounds.max_sequences);
   const uint64_t partials = spans > 1 ? cut_items * spans * kMaxBlockRows * state_bytes : 0;
@@ -35,13 +34,13 @@ uint64_t ScratchBytes(const kv::KvGeometry& geometry, const ScratchBounds& bound
   // Runs of all sequences once, and again for each head where a choice differs between heads.
   const uint64_t pages = uint64_t{bounds.max_model_len} / geometry.page_tokens() + 1;
   const uint64_t tiles = uint64_t{bounds.max_model_len} / kStripeTokens + 1;
-  const uint64_t lists = bounds.max_sequences *
-                         (pages * sizeof(kernels::KvRun) * (1 + geometry.num_kv_heads) +
-                          tiles * sizeof(TileLive));
-  const uint64_t rows = uint64_t{bounds.max_rows} *
-                        (sizeof(int32_t) + sizeof(kernels::KvSlot) + sizeof(StepJob) +
-                         geometry.num_kv_heads *
-                             (sizeof(kernels::AttentionItem) + sizeof(kernels::AttentionUnit)));
+  const uint64_t lists =
+      bounds.max_sequences *
+      (pages * sizeof(kernels::KvRun) * (1 + geometry.num_kv_heads) + tiles * sizeof(TileLive));
+  const uint64_t rows =
+      uint64_t{bounds.max_rows} *
+      (sizeof(int32_t) + sizeof(kernels::KvSlot) + sizeof(StepJob) +
+       geometry.num_kv_heads * (sizeof(kernels::AttentionItem) + sizeof(kernels::AttentionUnit)));
   // A worker over the fast tier: its plan and the states of the rows it is at.
   const uint64_t workers = bounds.num_workers * (pages * 64 + bounds.max_rows * state_bytes);
   return queries + partials + kGrowth * (lists + rows) + workers + 3 * kPageBytes;

@@ -42,11 +42,11 @@ ApiError ToApiError(AuthFailure failure) {
 
 ApiError ToApiError(const LimitRefusal& refusal) {
   const bool concurrency = refusal.kind == LimitFailure::kConcurrency;
-  ApiError error = serving::MakeError(
-      429,
-      concurrency ? "key_concurrency_exceeded" : "rate_limit_exceeded",
-      concurrency ? "this key has as many requests running as it may"
-                  : "this key has sent as many requests this minute as it may");
+  ApiError error =
+      serving::MakeError(429,
+                         concurrency ? "key_concurrency_exceeded" : "rate_limit_exceeded",
+                         concurrency ? "this key has as many requests running as it may"
+                                     : "this key has sent as many requests this minute as it may");
   error.retry_after = refusal.retry_after;
   return error;
 }

@@ -26,9 +26,9 @@ struct OutputView {
 // HTTP API. Errors of `chat_json` speak of the JSON and stay.
 [[nodiscard]] serving::ApiError WithGrpcNames(serving::ApiError error, InputCase input);
 
-// Validates and tokenises; errors as WithGrpcNames gives them. Constraint and most sparse fields are
-// refused until they work; so are sampling, stopping, kv and log-probabilities beside chat_json,
-// which has its own.
+// Validates and tokenises; errors as WithGrpcNames gives them. Constraint and most sparse fields
+// are refused until they work; so are sampling, stopping, kv and log-probabilities beside
+// chat_json, which has its own.
 [[nodiscard]] serving::Result<serving::PreparedRequest> PrepareGenerate(
     const v1::GenerateRequest& request,
     const serving::Caller& caller,
@@ -42,7 +42,7 @@ bool ToMessage(const serving::GenerationEvent& event,
 
 // Adds an event to the answer of a unary call; returns the memory that this took.
 uint64_t Accumulate(const serving::GenerationEvent& event,
-                const OutputView& view,
-                v1::GenerateResult* result);
+                    const OutputView& view,
+                    v1::GenerateResult* result);
 
 }  // namespace spindle::server

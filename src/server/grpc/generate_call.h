@@ -78,8 +78,8 @@ class GenerateCall : public std::enable_shared_from_this<GenerateCall> {
   Mutex mutex_;
   std::unique_ptr<serving::Generation> generation_ SPINDLE_GUARDED_BY(mutex_);
   std::vector<serving::GenerationEvent> polled_ SPINDLE_GUARDED_BY(mutex_);  // reused
-  bool pumping_ SPINDLE_GUARDED_BY(mutex_) = false;  // a thread is in Pump
-  bool again_ SPINDLE_GUARDED_BY(mutex_) = false;    // something became ready meanwhile
+  bool pumping_ SPINDLE_GUARDED_BY(mutex_) = false;                          // a thread is in Pump
+  bool again_ SPINDLE_GUARDED_BY(mutex_) = false;  // something became ready meanwhile
   bool writing_ SPINDLE_GUARDED_BY(mutex_) = false;
   bool ended_ SPINDLE_GUARDED_BY(mutex_) = false;
   std::shared_ptr<GenerateCall> self_;  // set by Begin or Refuse, cleared by Done
@@ -87,8 +87,7 @@ class GenerateCall : public std::enable_shared_from_this<GenerateCall> {
 
 // The reactors that gRPC sees: made with std::make_shared, then Begin or Refuse must follow. What a
 // unary call has collected takes leases of `memory`, which must outlive it.
-class StreamingCall final : public GenerateCall,
-                            public grpc::ServerWriteReactor<grpc::ByteBuffer> {
+class StreamingCall final : public GenerateCall, public grpc::ServerWriteReactor<grpc::ByteBuffer> {
  public:
   using GenerateCall::GenerateCall;
 

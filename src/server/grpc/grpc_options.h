@@ -29,8 +29,8 @@ struct GrpcOptions {
   return 4 * max_message_bytes + (uint64_t{16} << 20);
 }
 
-// That, and one large message in the making: its text, and other fields, which may take 48 bytes for
-// two (an empty text in a list).
+// That, and one large message in the making: its text, and other fields, which may take 48 bytes
+// for two (an empty text in a list).
 [[nodiscard]] inline constexpr uint64_t GrpcMemoryBytes(uint64_t max_message_bytes,
                                                         uint32_t max_model_len) {
   constexpr uint64_t kFieldFactor = 24;

@@ -40,17 +40,16 @@ auto InferenceService::StartCall(grpc::CallbackServerContext* context,
   }
   const serving::WorkTurn turn(large_messages_, bytes.Length());
   v1::GenerateRequest request;
-  if (const MaybeError error = Decode(bytes,
-                                      {v1::GenerateRequest::kTextFieldNumber,
-                                       v1::GenerateRequest::kChatJsonFieldNumber},
-                                      service_.max_model_len(),
-                                      &request)) {
+  if (const MaybeError error =
+          Decode(bytes,
+                 {v1::GenerateRequest::kTextFieldNumber, v1::GenerateRequest::kChatJsonFieldNumber},
+                 service_.max_model_len(),
+                 &request)) {
     return refuse(*error);
   }
   // gRPC would keep them for as long as the call lives.
   const_cast<grpc::ByteBuffer&>(bytes).Clear();
-  Result<AdmittedCall> admitted =
-      admission_.Admit(*context, grant.value(), request.request_id());
+  Result<AdmittedCall> admitted = admission_.Admit(*context, grant.value(), request.request_id());
   if (!admitted.ok()) {
     return refuse(admitted.error());
   }
@@ -108,11 +107,11 @@ grpc::ServerUnaryReactor* InferenceService::Tokenize(grpc::CallbackServerContext
                                                      grpc::ByteBuffer* reply) {
   const serving::WorkTurn turn(large_messages_, bytes->Length());
   v1::TokenizeRequest request;
-  if (const MaybeError error = Receive(context,
-                                       *bytes,
-                                       {v1::TokenizeRequest::kTextFieldNumber,
-                                        v1::TokenizeRequest::kChatJsonFieldNumber},
-                                       &request)) {
+  if (const MaybeError error = Receive(
+          context,
+          *bytes,
+          {v1::TokenizeRequest::kTextFieldNumber, v1::TokenizeRequest::kChatJsonFieldNumber},
+          &request)) {
     return Answer(context, ToGrpcStatus(*error, context));
   }
   std::vector<TokenId> ids;

@@ -59,12 +59,12 @@ serving::MaybeError Decode(const grpc::ByteBuffer& bytes,
     return Malformed();
   }
   if (const uint64_t limit = MaxFieldBytes(max_model_len); *field_bytes > limit) {
-    serving::ApiError error = serving::MakeError(
-        413,
-        "request_too_large",
-        "the message has " + std::to_string(*field_bytes) +
-            " bytes beside its text; with this context at most " + std::to_string(limit) +
-            " are taken");
+    serving::ApiError error =
+        serving::MakeError(413,
+                           "request_too_large",
+                           "the message has " + std::to_string(*field_bytes) +
+                               " bytes beside its text; with this context at most " +
+                               std::to_string(limit) + " are taken");
     error.extras = {{"n_ctx", max_model_len}};
     return error;
   }

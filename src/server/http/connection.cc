@@ -260,14 +260,14 @@ void Connection::OnReadTimeout() {
       exchange_->begun = head_begun_;
     }
     const bool in_head = phase_ == Phase::kHead;
-    serving::ApiError error =
-        serving::MakeError(408,
-                  "request_timeout",
-                  std::string("The request did not arrive in time: ") +
-                      (in_head ? "its head" : "the next part of its body") + " took longer than " +
-                      std::to_string(ToMilliseconds(in_head ? context_.options.header_timeout
-                                                            : context_.options.body_timeout)) +
-                      " ms.");
+    serving::ApiError error = serving::MakeError(
+        408,
+        "request_timeout",
+        std::string("The request did not arrive in time: ") +
+            (in_head ? "its head" : "the next part of its body") + " took longer than " +
+            std::to_string(ToMilliseconds(in_head ? context_.options.header_timeout
+                                                  : context_.options.body_timeout)) +
+            " ms.");
     error.extras = {{"total_ms", ToMilliseconds(context_.clock.Now() - exchange_->begun)}};
     Response response = ErrorResponse(error);
     response.close = true;

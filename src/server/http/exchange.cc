@@ -44,9 +44,9 @@ serving::ApiError LimitError(const LimitRefusal& refusal) {
   const bool rate = refusal.kind == LimitFailure::kRate;
   serving::ApiError error =
       serving::MakeError(429,
-                rate ? "rate_limit_exceeded" : "key_concurrency_exceeded",
-                rate ? "This API key made too many requests in the last minute."
-                     : "This API key has too many requests running.");
+                         rate ? "rate_limit_exceeded" : "key_concurrency_exceeded",
+                         rate ? "This API key made too many requests in the last minute."
+                              : "This API key has too many requests running.");
   error.retry_after = refusal.retry_after;
   error.should_retry = true;
   return error;
@@ -149,8 +149,8 @@ void Connection::OnBodyBytes() {
   if (exchange_->body_lease.Cover(held_bytes)) {
     return;
   }
-  serving::ApiError error =
-      serving::MakeError(503, "too_many_large_bodies", "Too many large requests are being received.");
+  serving::ApiError error = serving::MakeError(
+      503, "too_many_large_bodies", "Too many large requests are being received.");
   error.retry_after = std::chrono::seconds(1);
   error.should_retry = true;
   context_.backend->RecordRejection(error);
@@ -349,12 +349,11 @@ void Connection::StartGeneration(serving::Result<serving::PreparedRequest> prepa
   const CompletionIdentity identity{CompletionId(request.endpoint, caller.request_id),
                                     UnixSeconds(),
                                     context_.backend->SystemFingerprint()};
-  exchange.generation = std::make_unique<GenerationResponse>(
-      std::move(request),
-      std::move(started).value(),
-      identity,
-      context_.backend->AnswerMemory(),
-      context_.clock);
+  exchange.generation = std::make_unique<GenerationResponse>(std::move(request),
+                                                             std::move(started).value(),
+                                                             identity,
+                                                             context_.backend->AnswerMemory(),
+                                                             context_.clock);
   last_sent_ = context_.clock.Now();
   if (exchange.generation->streaming() && context_.options.sse_keepalive > Duration(0)) {
     ArmKeepAlive(context_.options.sse_keepalive);
@@ -392,9 +391,9 @@ void Connection::PumpGeneration() {
   }
 }
 
-// Whether the unsent bytes are too many for one stream, or for all of them together. It goes on when
-// half of what it may have is sent, not just a little: a reader that crawls stays paused until it is
-// cut.
+// Whether the unsent bytes are too many for one stream, or for all of them together. It goes on
+// when half of what it may have is sent, not just a little: a reader that crawls stays paused until
+// it is cut.
 bool Connection::PausesStream() {
   const uint64_t limit = context_.options.stream_buffer_bytes;
   if (unsent_bytes() > limit) {

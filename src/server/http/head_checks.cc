@@ -33,8 +33,8 @@ serving::ApiError AuthError(AuthFailure failure) {
           403, "insufficient_permissions", "This API key may not use administration paths.");
     case AuthFailure::kNotLoopback:
       return serving::MakeError(403,
-                       "insufficient_permissions",
-                       "Without an admin key, administration is for local peers only.");
+                                "insufficient_permissions",
+                                "Without an admin key, administration is for local peers only.");
   }
   return serving::MakeError(500, "internal_error", "The request could not be authenticated.");
 }
@@ -84,12 +84,14 @@ bool IsJsonMediaType(std::string_view value) {
 std::optional<serving::ApiError> CheckMediaType(const RequestHead& head) {
   for (const auto& [name, value] : head.fields) {
     if (name == "content-type" && !IsJsonMediaType(value)) {
-      return serving::MakeError(415,
-                       "unsupported_media_type",
-                       "The body must be sent as Content-Type: application/json, in UTF-8.");
+      return serving::MakeError(
+          415,
+          "unsupported_media_type",
+          "The body must be sent as Content-Type: application/json, in UTF-8.");
     }
     if (name == "content-encoding" && !EqualsIgnoreCase(value, "identity")) {
-      return serving::MakeError(415, "unsupported_media_type", "Compressed bodies are not accepted.");
+      return serving::MakeError(
+          415, "unsupported_media_type", "Compressed bodies are not accepted.");
     }
   }
   return std::nullopt;
@@ -102,8 +104,8 @@ std::optional<serving::ApiError> CheckLength(const ServerContext& context,
     return std::nullopt;
   }
   return serving::MakeError(413,
-                   "request_too_large",
-                   "The request body is larger than " + std::to_string(limit) + " bytes.");
+                            "request_too_large",
+                            "The request body is larger than " + std::to_string(limit) + " bytes.");
 }
 
 std::optional<serving::ApiError> CheckServerState(const ServerContext& context,
@@ -121,7 +123,8 @@ std::optional<serving::ApiError> CheckServerState(const ServerContext& context,
 
 serving::ApiError ServerContext::DrainError() const {
   const TimePoint deadline{Duration(drain_deadline_ticks.load())};
-  serving::ApiError error = serving::MakeError(503, "shutting_down", "The server is shutting down.");
+  serving::ApiError error =
+      serving::MakeError(503, "shutting_down", "The server is shutting down.");
   error.retry_after =
       std::max(std::chrono::milliseconds(1000),
                std::chrono::duration_cast<std::chrono::milliseconds>(deadline - clock.Now()));

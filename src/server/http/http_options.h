@@ -17,8 +17,8 @@ inline constexpr uint64_t kLargeBodyBytes = uint64_t{64} << 10;
 inline constexpr uint64_t kBodiesAtOnce = 4;
 // What a connection reads at once.
 inline constexpr uint64_t kConnectionReadBytes = uint64_t{16} << 10;
-// Later requests that wait on a connection while one is served. Beyond it reading stops, so TCP holds
-// the peer back.
+// Later requests that wait on a connection while one is served. Beyond it reading stops, so TCP
+// holds the peer back.
 inline constexpr uint64_t kBufferedInputBytes = uint64_t{64} << 10;
 
 // What /version and spindle_build_info report.
@@ -67,10 +67,11 @@ struct HttpOptions {
   BuildInfo build;
 };
 
-// What a connection holds at most beside large bodies and large answers, of which `small_answer_bytes`
-// may wait in each of its buffers: the head of its request, input, and its own objects.
+// What a connection holds at most beside large bodies and large answers, of which
+// `small_answer_bytes` may wait in each of its buffers: the head of its request, input, and its own
+// objects.
 [[nodiscard]] inline uint64_t ConnectionBytes(const HttpOptions& options,
-                                                        uint64_t small_answer_bytes) {
+                                              uint64_t small_answer_bytes) {
   constexpr uint64_t kObjectBytes = uint64_t{16} << 10;  // with 128 header fields
   constexpr uint64_t kTlsBytes = uint64_t{64} << 10;
   const uint64_t input_bytes =

@@ -11,8 +11,8 @@ namespace spindle::server {
 // A quoted JSON string. Bad UTF-8 sequences become U+FFFD (base/utf8.h).
 void AppendJsonString(std::string_view text, std::string* out);
 
-// What stands between its quotes. Texts that are cut between characters may be written one after the
-// other.
+// What stands between its quotes. Texts that are cut between characters may be written one after
+// the other.
 void AppendJsonText(std::string_view text, std::string* out);
 
 // Shortest decimal that reads back equal. REQUIRES: finite.

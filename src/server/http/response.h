@@ -18,7 +18,7 @@ struct Response {
   int status = 200;
   std::string content_type = "application/json";
   std::string body;
-  TextBlocks more_body;  // behind `body`
+  TextBlocks more_body;                                      // behind `body`
   std::vector<std::pair<std::string, std::string>> headers;  // further ones
   bool close = false;                                        // the connection ends after it
   std::string error_code;  // of an error answer, for logs and metrics

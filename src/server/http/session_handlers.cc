@@ -36,8 +36,8 @@ Response HandleSession(ServerContext& context,
   if (const auto tenant = QueryValue(head.target, "tenant"); tenant.has_value()) {
     // Without keys there is one tenant; a user key is a tenant, and only that one.
     if (grant.state != nullptr && !grant.admin && *tenant != grant.tenant) {
-      serving::ApiError error =
-          serving::MakeError(403, "insufficient_permissions", "Sessions of others are for admin keys only.");
+      serving::ApiError error = serving::MakeError(
+          403, "insufficient_permissions", "Sessions of others are for admin keys only.");
       error.param = "tenant";
       return ErrorResponse(error);
     }

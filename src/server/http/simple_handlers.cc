@@ -108,8 +108,8 @@ Response SetLogLevel(std::string_view body) {
       return JsonResponse(R"({"level":")" + std::string(name) + R"("})");
     }
   }
-  serving::ApiError error =
-      serving::MakeError(400, "invalid_value", "level must be one of trace, debug, info, warn and error.");
+  serving::ApiError error = serving::MakeError(
+      400, "invalid_value", "level must be one of trace, debug, info, warn and error.");
   error.param = "level";
   return ErrorResponse(error);
 }

@@ -105,7 +105,8 @@ TEST(LogprobFormat, ChatEntries) {
   serving::TokenLogprob token = Token("\xC3", -0.25F);
   token.top = {{5, "a", -0.25F}, {6, "\xC3", -std::numeric_limits<float>::infinity()}};
   std::string json;
-  AppendLogprobs(/*is_chat=*/true, std::vector<serving::TokenLogprob>{token, Token("b", -20000.0F)}, &json);
+  AppendLogprobs(
+      /*is_chat=*/true, std::vector<serving::TokenLogprob>{token, Token("b", -20000.0F)}, &json);
   EXPECT_EQ(Json::parse(json), Json::parse(R"({"content":[
       {"token":"\uFFFD","logprob":-0.25,"bytes":[195],"top_logprobs":[
           {"token":"a","logprob":-0.25,"bytes":[97]},
@@ -123,7 +124,8 @@ TEST(LogprobFormat, CompletionArrays) {
   third.top = {{7, "c", -2.0F}, {8, "c", -1.5F}};  // two ids with one text: the larger stays
   third.text_offset = 3;
   std::string json;
-  AppendLogprobs(/*is_chat=*/false, std::vector<serving::TokenLogprob>{first, second, third}, &json);
+  AppendLogprobs(
+      /*is_chat=*/false, std::vector<serving::TokenLogprob>{first, second, third}, &json);
   EXPECT_EQ(Json::parse(json), Json::parse(R"({"tokens":["Hi","bytes:\\xc3","c"],
       "token_logprobs":[null,-3.0,-2.0],
       "top_logprobs":[null,{" a":-0.5,"b":-1.0,"bytes:\\xc3":-3.0},{"c":-1.5}],

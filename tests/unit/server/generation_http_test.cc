@@ -324,8 +324,7 @@ TEST(AnswerMemory, WholeAnswersShareIt) {
   long_one->End();
   const RawResponse whole = first.Read();
   EXPECT_EQ(whole.status, 200);
-  EXPECT_EQ(Json::parse(whole.body)["choices"][0]["message"]["content"],
-            std::string(100'000, 'x'));
+  EXPECT_EQ(Json::parse(whole.body)["choices"][0]["message"]["content"], std::string(100'000, 'x'));
   WaitForAnswerMemory(server, 0, 0);
 }
 

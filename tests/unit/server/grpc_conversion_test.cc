@@ -85,7 +85,8 @@ const std::vector<KvRow>& KvRows() {
       {[](v1::KvOptions&) {}, ""},
       {[](v1::KvOptions& kv) { kv.set_fast_tier_budget_bytes(1 << 20); },
        R"("fast_tier_budget_bytes":1048576)"},
-      {[](v1::KvOptions& kv) { kv.set_fast_tier_budget_bytes(0); }, R"("fast_tier_budget_bytes":0)"},
+      {[](v1::KvOptions& kv) { kv.set_fast_tier_budget_bytes(0); },
+       R"("fast_tier_budget_bytes":0)"},
       {[](v1::KvOptions& kv) { kv.set_fast_tier_budget_fraction(0.25); },
        R"("fast_tier_budget_fraction":0.25)"},
       {[](v1::KvOptions& kv) { kv.set_fast_tier_budget_fraction(1.5); },
@@ -134,9 +135,8 @@ TEST(PrepareGenerate, KvOptionsMeanWhatTheyMeanInJson) {
     v1::GenerateRequest request = TextRequest();
     row.set(*request.mutable_kv());
     const auto typed = PrepareGenerate(request, service.caller, service.api);
-    const auto json = service.Prepare(
-        serving::Endpoint::kCompletions,
-        R"({"prompt":"hello","spindle":{"kv":{)" + row.json + "}}}");
+    const auto json = service.Prepare(serving::Endpoint::kCompletions,
+                                      R"({"prompt":"hello","spindle":{"kv":{)" + row.json + "}}}");
     ASSERT_EQ(typed.ok(), json.ok()) << row.json;
     if (!json.ok()) {
       const serving::ApiError wanted = WithGrpcNames(json.error(), kText);

@@ -1,11 +1,11 @@
-#include "server/grpc/messages.h"
-
 #include <string>
 
 #include <grpcpp/support/slice.h>
 #include <gtest/gtest.h>
 
 #include "spindle/v1/inference.pb.h"
+
+#include "server/grpc/messages.h"
 
 namespace spindle::server {
 namespace {

@@ -35,12 +35,13 @@ class GenerationTest : public testing::Test {
       streams_.push_back(std::make_shared<FakeStream>());
       handed.push_back(streams_.back());
     }
-    generation_ = std::make_unique<StreamGeneration>(request,
-                                                     "req-1",
-                                                     clock_.Now(),
-                                                     std::move(handed),
-                                                     ByteQuota::Lease(memory_),
-                                                     GenerationDeps{tokenizer_, metrics_, memory_, clock_});
+    generation_ =
+        std::make_unique<StreamGeneration>(request,
+                                           "req-1",
+                                           clock_.Now(),
+                                           std::move(handed),
+                                           ByteQuota::Lease(memory_),
+                                           GenerationDeps{tokenizer_, metrics_, memory_, clock_});
   }
 
   FakeStream& stream(size_t i = 0) { return *streams_[i]; }
