@@ -5,9 +5,15 @@
 #include <cstdlib>
 #include <new>
 
+#include <malloc.h>
+
 namespace {
 
+// What the allocator keeps beside an allocation.
+constexpr uint64_t kHeaderBytes = 8;
+
 std::atomic<uint64_t> allocation_count{0};
+std::atomic<uint64_t> allocated_bytes{0};
 
 void* CountedAllocate(std::size_t bytes, std::size_t alignment) {
   allocation_count.fetch_add(1, std::memory_order_relaxed);
@@ -20,7 +26,15 @@ void* CountedAllocate(std::size_t bytes, std::size_t alignment) {
   if (memory == nullptr) {
     throw std::bad_alloc();
   }
+  allocated_bytes.fetch_add(malloc_usable_size(memory) + kHeaderBytes, std::memory_order_relaxed);
   return memory;
+}
+
+void CountedFree(void* memory) {
+  if (memory != nullptr) {
+    allocated_bytes.fetch_sub(malloc_usable_size(memory) + kHeaderBytes, std::memory_order_relaxed);
+    std::free(memory);
+  }
 }
 
 }  // namespace
@@ -29,6 +43,10 @@ namespace spindle::test {
 
 uint64_t AllocationCount() {
   return allocation_count.load(std::memory_order_relaxed);
+}
+
+uint64_t AllocatedBytes() {
+  return allocated_bytes.load(std::memory_order_relaxed);
 }
 
 }  // namespace spindle::test
@@ -50,33 +68,33 @@ void* operator new[](std::size_t bytes, std::align_val_t alignment) {
 }
 
 void operator delete(void* memory) noexcept {
-  std::free(memory);
+  CountedFree(memory);
 }
 
 void operator delete[](void* memory) noexcept {
-  std::free(memory);
+  CountedFree(memory);
 }
 
 void operator delete(void* memory, std::size_t /*bytes*/) noexcept {
-  std::free(memory);
+  CountedFree(memory);
 }
 
 void operator delete[](void* memory, std::size_t /*bytes*/) noexcept {
-  std::free(memory);
+  CountedFree(memory);
 }
 
 void operator delete(void* memory, std::align_val_t /*alignment*/) noexcept {
-  std::free(memory);
+  CountedFree(memory);
 }
 
 void operator delete[](void* memory, std::align_val_t /*alignment*/) noexcept {
-  std::free(memory);
+  CountedFree(memory);
 }
 
 void operator delete(void* memory, std::size_t /*bytes*/, std::align_val_t /*align*/) noexcept {
-  std::free(memory);
+  CountedFree(memory);
 }
 
 void operator delete[](void* memory, std::size_t /*bytes*/, std::align_val_t /*align*/) noexcept {
-  std::free(memory);
+  CountedFree(memory);
 }

@@ -46,15 +46,16 @@ TEST(SyntheticDecode, ReadsThePagesThatTheSimulatorReplays) {
 
   std::vector<sparse::TileLive> tiles(1024 / 64);
   std::vector<uint32_t> pages;
+  sparse::SelectWorkspace workspace(*kernels::BestKernels());
   for (const kv::sim::RecordedGroup& group : run->groups) {
     ASSERT_EQ(group.selections.num_steps(), kSteps);
     for (uint32_t step = 0; step < kSteps; ++step) {
-      const uint32_t count = decode->algorithm->Select({.first_position = kPrompt + step,
-                                                        .num_rows = 1,
-                                                        .decode_step = step,
-                                                        .layer = LayerIdx(group.layer),
-                                                        .head = KvHeadIdx(group.head)},
-                                                       tiles);
+      const uint32_t count = decode->policy->algorithm().Select({.position = kPrompt + step,
+                                                                 .decode_step = step,
+                                                                 .layer = LayerIdx(group.layer),
+                                                                 .head = KvHeadIdx(group.head)},
+                                                                workspace,
+                                                                tiles);
       pages.clear();
       sparse::AppendPages(geometry, std::span(tiles).first(count), &pages);
       const auto replayed = group.selections.step(step);

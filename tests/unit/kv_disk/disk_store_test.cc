@@ -313,6 +313,38 @@ TEST_F(DiskStoreTest, TheCapHoldsAndTheCollectorKeepsSessions) {
   EXPECT_TRUE(store->CheckIntegrity().ok()) << store->CheckIntegrity();
 }
 
+// What an operator's collection frees: segments that are mostly dead, and more down to a target.
+TEST_F(DiskStoreTest, CollectDropsDownToItsTargetAndKeepsSessions) {
+  auto store = OpenStore(files, clock);
+  const RecordId session{TestStripe::Key(77), RecordKind::kSession, 0};
+  const std::vector<uint8_t> manifest(700, 3);
+  ASSERT_TRUE(PutNow(*store, session, manifest).ok());
+  constexpr uint64_t kStored = 100;
+  for (uint64_t i = 1; i <= kStored; ++i) {
+    ASSERT_TRUE(StoreNow(*store, TestStripe(i)).ok());
+  }
+  const uint64_t full = store->Stats().used_bytes;
+  ASSERT_TRUE(store->Collect(full).ok());  // all is live: nothing to gain
+  EXPECT_EQ(store->Stats().entries, kStored + 1);
+  // Nine of ten are gone, so the others move together.
+  for (uint64_t i = 1; i <= kStored; ++i) {
+    if (i % 10 != 0) {
+      store->Erase(TestStripe(i).id);
+    }
+  }
+  ASSERT_TRUE(store->Collect(full).ok());
+  EXPECT_LT(store->Stats().used_bytes, full / 3);
+  EXPECT_GT(store->Stats().copied_records, 0U);
+  for (uint64_t i = 10; i <= kStored; i += 10) {
+    EXPECT_TRUE(LoadNow(*store, TestStripe(i)).ok()) << i;
+  }
+  ASSERT_TRUE(store->Collect(0).ok());
+  EXPECT_EQ(store->Stats().entries, 1U);
+  EXPECT_EQ(*FetchNow(*store, session), manifest);
+  EXPECT_TRUE(store->CheckIntegrity().ok()) << store->CheckIntegrity();
+  ASSERT_TRUE(store->Close().ok());
+}
+
 TEST_F(DiskStoreTest, AFullDeviceStopsStoresForAMinuteAndLoadsNever) {
   auto store = OpenStore(files, clock);
   ASSERT_TRUE(StoreNow(*store, TestStripe(1)).ok());

@@ -19,6 +19,17 @@ TEST(EmulatedLinkTest, TransfersQueueAndLatenciesOverlap) {
   EXPECT_EQ(link.busy(), microseconds(3001));
 }
 
+TEST(EmulatedLinkTest, AwaitEndsAtTheTimeNotBefore) {
+  EmulatedLink link({});
+  for (const auto wait : {microseconds(50), microseconds(3000)}) {  // spun, and slept
+    const TimePoint begin = SteadyClock().Now();
+    const Duration waited = link.Await(begin + wait);
+    EXPECT_GE(SteadyClock().Now() - begin, wait);
+    EXPECT_LE(waited, SteadyClock().Now() - begin);
+  }
+  EXPECT_LT(link.Await(SteadyClock().Now() - microseconds(1)), microseconds(50'000));
+}
+
 TEST(EmulatedLinkTest, OptionsOutOfRangeAreRefusedByName) {
   for (const float rate : {0.0F, -1.0F, 1e5F, std::nanf("")}) {
     const absl::Status status = ValidateLinkOptions({.gigabytes_per_second = rate});

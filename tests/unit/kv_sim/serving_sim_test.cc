@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -140,13 +141,41 @@ TEST(ServingSim, WhatCanNeverFitIsRefusedAtOnce) {
 }
 
 TEST(ServingSim, RefusesOptionsOutOfRange) {
+  struct Case {
+    const char* name;
+    void (*change)(ServingSimOptions&);
+  };
+
+  using O = ServingSimOptions;
+  constexpr uint32_t kTooLong = (1U << 20) + 1;
+  const std::vector<Case> cases = {
+      {"arrivals_per_second", [](O& o) { o.arrivals_per_second = 0; }},
+      {"arrivals_per_second", [](O& o) { o.arrivals_per_second = 2e6; }},
+      {"arrival_time", [](O& o) { o.arrival_time = Duration(0); }},
+      {"drain_time", [](O& o) { o.drain_time = Duration(-1); }},
+      {"prompt tokens", [](O& o) { o.min_prompt_tokens = 0; }},
+      {"prompt tokens", [](O& o) { o.min_prompt_tokens = o.max_prompt_tokens + 1; }},
+      {"prompt tokens", [](O& o) { o.max_prompt_tokens = kTooLong; }},
+      {"output tokens", [](O& o) { o.min_output_tokens = 0; }},
+      {"output tokens", [](O& o) { o.max_output_tokens = kTooLong; }},
+      {"num_shared_prompts", [](O& o) { o.num_shared_prompts = 0; }},
+      {"sampled_groups", [](O& o) { o.sampled_groups = 91; }},
+      {"selected_pages", [](O& o) { o.selected_pages = 0; }},
+      {"selected_pages", [](O& o) { o.selected_pages = 4096; }},
+      {"buffer_ratio", [](O& o) { o.buffer_ratio = -1; }},
+      {"buffer_ratio", [](O& o) { o.buffer_ratio = 16; }},
+      {"prefill_chunk_tokens", [](O& o) { o.prefill_chunk_tokens = 100; }},
+      {"max_running", [](O& o) { o.max_running = 0; }},
+  };
+  ASSERT_TRUE(ValidateServingSimOptions(SmallServer(6)).ok());
+  for (const Case& each : cases) {
+    ServingSimOptions options = SmallServer(6);
+    each.change(options);
+    const absl::Status status = SimulateServing(options).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << each.name;
+    EXPECT_NE(status.message().find(each.name), std::string::npos) << status;
+  }
   ServingSimOptions options = SmallServer(6);
-  options.sampled_groups = 91;
-  EXPECT_EQ(SimulateServing(options).status().code(), absl::StatusCode::kInvalidArgument);
-  options = SmallServer(6);
-  options.prefill_chunk_tokens = 100;
-  EXPECT_EQ(SimulateServing(options).status().code(), absl::StatusCode::kInvalidArgument);
-  options = SmallServer(6);
   options.fast_bytes = 4096;
   EXPECT_EQ(SimulateServing(options).status().code(), absl::StatusCode::kInvalidArgument);
 }

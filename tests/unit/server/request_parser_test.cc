@@ -137,6 +137,24 @@ TEST(RequestParser, LimitsAreExact) {
   EXPECT_NE(Trace(chunked + "2\r\nab\r\n3\r\n", {}, limits).find("error 413"), std::string::npos);
 }
 
+TEST(RequestParser, TooManyHeadersAreRefused) {
+  const auto with_fields = [](const char* begin, size_t count) {
+    std::string text(begin);
+    for (size_t i = 0; i < count; ++i) {
+      text += "x: y\r\n";
+    }
+    return text + "\r\n";
+  };
+  const char* const head = "GET / HTTP/1.1\r\nHost: a\r\n";
+  EXPECT_EQ(Trace(with_fields(head, 127), {}, {}).substr(0, 4), "head");
+  EXPECT_EQ(Trace(with_fields(head, 128), {}, {}), "error 431 There are too many request headers.");
+  const char* const trailers =
+      "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n";
+  EXPECT_NE(Trace(with_fields(trailers, 128), {}, {}).find("body"), std::string::npos);
+  EXPECT_NE(Trace(with_fields(trailers, 129), {}, {}).find("error 431 There are too many trailers"),
+            std::string::npos);
+}
+
 TEST(RequestParser, DiscardedBodiesAreCountedOnly) {
   RequestParser parser({});
   const std::string bytes = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello";

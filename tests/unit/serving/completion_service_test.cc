@@ -313,6 +313,72 @@ struct RefusalRow {
   const char* type;
 };
 
+// Small values take many times their text once they are read.
+TEST(CompletionServiceTest, BodiesMayHoldSoManyValues) {
+  const FakeService service;
+  const auto with_values = [](std::string_view body, size_t num_values) {
+    std::string text(body);
+    text.back() = ',';
+    text += R"("metadata":[0)";
+    for (size_t i = 1; i < num_values; ++i) {
+      text += ",0";
+    }
+    return text + "]}";
+  };
+  const size_t limit = (size_t{1} << 18) + 16 * 256;
+  const Result<PreparedRequest> refused =
+      service.Prepare(Endpoint::kCompletions, with_values(R"({"prompt":"a"})", limit));
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, "invalid_json");
+  EXPECT_THAT(refused.error().message, HasSubstr(std::to_string(limit) + " values and names"));
+  EXPECT_THAT(service.api.Tokenize(with_values(R"({"prompt":"a"})", limit)).error().message,
+              HasSubstr("values and names"));
+  // A chat less, since the template gets a tree of its own.
+  const std::string chat = with_values(kHello, (size_t{1} << 18) - 20);
+  EXPECT_THAT(service.Prepare(Endpoint::kChat, chat).error().message,
+              Not(HasSubstr("JSON values and names")));
+  const Result<PreparedRequest> template_refused =
+      service.Prepare(Endpoint::kChat, with_values(kHello, size_t{1} << 18));
+  ASSERT_FALSE(template_refused.ok());
+  EXPECT_THAT(template_refused.error().message, HasSubstr("at most 262144 JSON values and names"));
+}
+
+TEST(CompletionServiceTest, TemplatesGetNoMoreThanCouldFitTheContext) {
+  const FakeService service;
+  const json chat = {{"messages", {{{"role", "user"}, {"content", std::string(80'000, 'x')}}}}};
+  const Result<PreparedRequest> refused = service.Prepare(Endpoint::kChat, chat.dump());
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, "context_length_exceeded");
+  EXPECT_THAT(refused.error().message, HasSubstr("'messages' and 'chat_template_kwargs'"));
+  EXPECT_THAT(refused.error().extras, ElementsAre(std::pair("n_ctx", 256)));
+  const json kwargs = {{"messages", {{{"role", "user"}, {"content", "hello"}}}},
+                       {"chat_template_kwargs", {{"date", std::string(80'000, 'x')}}}};
+  EXPECT_EQ(service.api.ApplyTemplate(kwargs.dump(), false).error().code,
+            "context_length_exceeded");
+}
+
+TEST(CompletionServiceTest, ParametersTakeAnswerMemory) {
+  ServingOptions options;
+  options.answer_memory_bytes = 4096;
+  FakeService service(options);
+  json body = {{"prompt", {"a", "b", "c", "d"}}, {"stop", {std::string(2000, 's')}}};
+  for (int id = 0; id < 250; ++id) {
+    body["logit_bias"][std::to_string(id)] = 1;
+    body["allowed_token_ids"].push_back(id);
+  }
+  const PreparedRequest large = MustPrepare(service, Endpoint::kCompletions, body.dump());
+  const auto refused = service.api.Start(large, service.caller);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().http_status, 400);
+  EXPECT_EQ(refused.error().code, "answer_too_large");
+  EXPECT_TRUE(service.engine->requests.empty());
+  body.erase("logit_bias");
+  body.erase("stop");
+  EXPECT_TRUE(
+      service.api.Start(MustPrepare(service, Endpoint::kCompletions, body.dump()), service.caller)
+          .ok());
+}
+
 TEST(CompletionServiceTest, EngineRefusalsBecomeApiErrors) {
   using enum SubmitRefusal::Kind;
   FakeService service;
@@ -480,6 +546,13 @@ TEST(CompletionServiceTest, DetokenizeIsTheInverse) {
   }
   EXPECT_EQ(service.api.Detokenize(R"({"tokens":[99999]})").error().param, "tokens[0]");
   EXPECT_EQ(service.api.Detokenize("{}").error().code, "missing_required_parameter");
+  // A context full, as of text that is to be tokenized.
+  EXPECT_TRUE(service.api.Detokenize(json{{"tokens", std::vector<int>(256, 65)}}.dump()).ok());
+  const Result<std::string> longer =
+      service.api.Detokenize(json{{"tokens", std::vector<int>(257, 65)}}.dump());
+  ASSERT_FALSE(longer.ok());
+  EXPECT_EQ(longer.error().http_status, 400);
+  EXPECT_EQ(longer.error().param, "tokens");
 }
 
 TEST(CompletionServiceTest, RendersTemplates) {
