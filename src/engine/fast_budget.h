@@ -60,6 +60,7 @@ class FastBudget {
  private:
   void Pause(Choice& choice);
   void Resume(Choice& choice);
+  // The tier has given each group of the choice so many frames.
   void HasResized(Choice& choice, uint32_t frames);
   [[nodiscard]] uint32_t NumPages(const Choice& choice) const;
   // Per group and step: as measured, or as the algorithm declares before that.
