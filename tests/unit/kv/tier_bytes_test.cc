@@ -24,6 +24,12 @@ constexpr KvGeometry kGeometry = {
     .num_layers = 2, .num_kv_heads = 1, .head_dim = 16, .type = DType::kBF16};
 constexpr uint32_t kContextTokens = 8192;
 
+disk::DiskOptions DiskOf(uint64_t capacity_bytes) {
+  disk::DiskOptions options;
+  options.capacity_bytes = capacity_bytes;
+  return options;
+}
+
 DiskTierBytes BytesOf(const DiskTierOptions& tier, const disk::DiskOptions& disk) {
   return DiskTierBytesOf(tier, disk, kGeometry, uint64_t{64} << 20, kContextTokens);
 }
@@ -63,8 +69,7 @@ TEST(TierBytesTest, AsManySessionsAsTheBookHolds) {
   const uint64_t taken = AllocatedBytes() - before;
   // No more than the book's part: no manifests on their way, no retained stripes.
   const uint64_t promised =
-      BytesOf({.sessions = {.max_sessions = kSessions, .max_pending = 0}}, {.capacity_bytes = 0})
-          .sessions;
+      BytesOf({.sessions = {.max_sessions = kSessions, .max_pending = 0}}, DiskOf(0)).sessions;
   EXPECT_LE(taken, promised);
   EXPECT_LE(promised, 2 * taken);
 }
@@ -79,13 +84,13 @@ TEST(TierBytesTest, AFullIndexOfTheDisk) {
   }
   const uint64_t taken = AllocatedBytes() - before;
   const uint64_t promised =
-      BytesOf({}, {.capacity_bytes = uint64_t{kRecords} * kGeometry.stripe_bytes()}).index;
+      BytesOf({}, DiskOf(uint64_t{kRecords} * kGeometry.stripe_bytes())).index;
   EXPECT_LE(taken, promised);
   EXPECT_LE(promised, 4 * taken);
 }
 
 TEST(TierBytesTest, EveryBoundCounts) {
-  const disk::DiskOptions disk{.capacity_bytes = uint64_t{1} << 30};
+  const disk::DiskOptions disk = DiskOf(uint64_t{1} << 30);
   disk::DiskOptions more = disk;
   more.max_loads *= 2;
   EXPECT_GT(BytesOf({}, more).transfers, BytesOf({}, disk).transfers);
