@@ -34,7 +34,7 @@ Session MakeSession(disk::SessionManifest&& manifest) {
     session.tail_tokens.assign(tail.begin(), tail.end());
   }
   session.num_tokens = manifest.tokens.size();
-  manifest.tokens = {};
+  manifest.tokens = std::vector<TokenId>();  // `= {}` would keep the memory
   session.manifest = std::move(manifest);
   return session;
 }

@@ -40,14 +40,13 @@ struct AttentionRuntime::Impl {
         kernels(table),
         jobs(kv_store),
         indexes(kv_store, compute_pool, table),
-        mirror(fast.tier == nullptr
-                   ? nullptr
-                   : std::make_unique<MirrorAttention>(kv_store.geometry(),
-                                                       *fast.tier,
-                                                       fast.link,
-                                                       fast.recorder,
-                                                       compute_pool,
-                                                       table)),
+        mirror(fast.tier == nullptr ? nullptr
+                                    : std::make_unique<MirrorAttention>(kv_store.geometry(),
+                                                                        *fast.tier,
+                                                                        fast.link,
+                                                                        fast.recorder,
+                                                                        compute_pool,
+                                                                        table)),
         in_place(
             fast.tier != nullptr
                 ? nullptr

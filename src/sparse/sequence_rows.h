@@ -20,9 +20,9 @@ struct SequenceRows {
   uint32_t row_begin;
   uint32_t num_rows;
   uint32_t first_position;
-  // Rows from `decode_begin` on are those of generated tokens. They are attended by the policy, each with its own choice, whether they
-  // come one per step or are computed again after a preemption; rows before it densely. Null: all
-  // densely. Borrowed until the step is done.
+  // Rows from `decode_begin` on are those of generated tokens. They are attended by the policy,
+  // each with its own choice, whether they come one per step or are computed again after a
+  // preemption; rows before it densely. Null: all densely. Borrowed until the step is done.
   const SparsePolicy* policy = nullptr;
   uint32_t decode_begin = std::numeric_limits<uint32_t>::max();
   // The sequence's frames in the fast tier, where there is one.

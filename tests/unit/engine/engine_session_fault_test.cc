@@ -62,24 +62,6 @@ TEST_F(EngineSessionFaultTest, AFullDeviceFailsTheSaveOnly) {
   Stop();
 }
 
-// The session is as long as what could be written from its beginning on.
-TEST_F(EngineSessionFaultTest, WriteErrorsLeaveALeadingPart) {
-  Start();
-  files_.SetRates({.write_error = 0.15});
-  const Turn turn = Ask(MakePrompt(1500, 3), Named("chat"));
-  Settle();
-  ASSERT_EQ(Stats().saves_partial, 1U);
-  files_.SetRates({});
-  const uint64_t kept = Sessions().Find(Name("chat"))->num_tokens;
-  EXPECT_GT(kept, 0U);
-  EXPECT_LT(kept, turn.history.size() - 1);
-  EXPECT_EQ(kept % kStripeTokens, 0U);
-  Restart();
-  EXPECT_EQ(Sessions().Find(Name("chat"))->num_tokens, kept);
-  EXPECT_GE(Ask(turn.history).cached, kept);
-  Stop();
-}
-
 TEST_F(EngineSessionFaultTest, SavesWaitForAQueueThatIsFull) {
   options_.disk->max_stores = 1;
   Start();
@@ -87,18 +69,6 @@ TEST_F(EngineSessionFaultTest, SavesWaitForAQueueThatIsFull) {
   Settle();
   EXPECT_EQ(Stats().saves_complete, 1U);
   EXPECT_EQ(Stats().saves_failed, 0U);
-  Stop();
-}
-
-TEST_F(EngineSessionFaultTest, SavesBeyondTheirBoundAreRefused) {
-  options_.sessions.max_pending = 2;
-  Start();
-  for (uint64_t i = 0; i < 5; ++i) {
-    Ask(MakePrompt(300, 10 + i), Named(std::to_string(i)));
-  }
-  EXPECT_EQ(Stats().saves_failed, 3U);
-  Settle();
-  EXPECT_EQ(Stats().saves_complete, 2U);
   Stop();
 }
 
@@ -154,22 +124,6 @@ TEST_F(EngineSessionFaultTest, ADamagedManifestEndsTheSession) {
   Stop();
 }
 
-TEST_F(EngineSessionFaultTest, DamagedStripesOfARestoreAreComputedAgain) {
-  Start();
-  const Turn turn = Ask(MakePrompt(900, 32), Named("chat"));
-  Restart();
-  ASSERT_TRUE(Sessions().Restore(Name("chat")).ok());
-  world_->core.Step();  // the manifest is read
-  files_.SetRates({.flip = 0.4});
-  Settle();
-  files_.SetRates({});
-  EXPECT_EQ(Stats().restores_partial, 1U);
-  std::vector<TokenId> next = turn.history;
-  next.push_back(1);
-  EXPECT_LT(Ask(next).cached, 900 + kTurnRows);
-  Stop();
-}
-
 // A session that ends while its manifest is read or written again stays ended.
 TEST_F(EngineSessionFaultTest, DeleteEndsAChangeThatIsUnderWay) {
   for (int steps = 0; steps < 4; ++steps) {
@@ -186,24 +140,6 @@ TEST_F(EngineSessionFaultTest, DeleteEndsAChangeThatIsUnderWay) {
     EXPECT_TRUE(absl::IsNotFound(Sessions().Find(Name("chat")).status())) << steps;
     Stop();
   }
-}
-
-TEST_F(EngineSessionFaultTest, ADegradedDiskSavesNothingAndAnswers) {
-  options_.disk->max_errors = 2;
-  Start();
-  Ask(MakePrompt(900, 34), Named("early"));
-  Settle();
-  files_.SetRates({.write_error = 1});
-  Ask(MakePrompt(900, 35), Named("late"));
-  Settle();
-  EXPECT_EQ(world_->disk->Stats().disk.state, kv::disk::TierState::kDegraded);
-  EXPECT_TRUE(absl::IsUnavailable(Sessions().Restore(Name("early"))));
-  Ask(MakePrompt(900, 36), Named("later"));
-  EXPECT_EQ(Stats().saves_failed, 2U);
-  Crash();
-  EXPECT_TRUE(Sessions().Find(Name("early")).ok());
-  EXPECT_TRUE(absl::IsNotFound(Sessions().Find(Name("late")).status()));
-  Stop();
 }
 
 // All faults at once, with crashes: every answer is that of a machine without any cache.

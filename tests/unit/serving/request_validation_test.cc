@@ -132,11 +132,11 @@ TEST(RequestValidation, ListedAlgorithmsAreAcceptedAndOthersAreNot) {
              "unsupported_combination",
              "spindle.sparse.budget_tokens"},
             {kChat,
-             R"("spindle":{"sparse":{"algorithm":"dense","sink_tokens":4}})",
+             R"("spindle":{"sparse":{"algorithm":"quest","top_p_mass":0.5}})",
              "unsupported_parameter",
-             "spindle.sparse.sink_tokens"}});
+             "spindle.sparse.top_p_mass"}});
   const FakeService service;
-  for (const char* name : {"quest", "telepathy"}) {
+  for (const char* name : {"retroinfer", "telepathy"}) {
     const auto refused = service.Prepare(
         kChat,
         BodyWith(kChat, std::string(R"("spindle":{"sparse":{"algorithm":")") + name + "\"}}"));
@@ -457,10 +457,11 @@ TEST(RequestValidation, TheSpindleObject) {
         R"("spindle":{"sparse":{"bugdet_tokens":1}})",
         "unknown_parameter",
         "spindle.sparse.bugdet_tokens"},
+       {kChat, R"("spindle":{"sparse":{"budget_tokens":1}})", ""},
        {kChat,
-        R"("spindle":{"sparse":{"budget_tokens":1}})",
-        "unsupported_parameter",
-        "spindle.sparse.budget_tokens"},
+        R"("spindle":{"sparse":{"budget_tokens":1,"budget_fraction":0.5}})",
+        "unsupported_combination",
+        "spindle.sparse.budget_fraction"},
        {kChat, R"("spindle":{"sparse":{}})", ""},
        {kChat,
         R"("spindle":{"sparse":{"budget_tokens":1,"typo":1}})",

@@ -193,12 +193,8 @@ class RecordedWorld {
         ++member.known;
       }
       const uint32_t count = std::min(member.known - member.computed, 40 + Below(200));
-      rows.push_back({member.sequence,
-                      member.stream,
-                      member.computed,
-                      count,
-                      member.policy,
-                      member.prompt});
+      rows.push_back(
+          {member.sequence, member.stream, member.computed, count, member.policy, member.prompt});
       member.computed += count;
     }
     if (!rows.empty()) {
