@@ -35,6 +35,7 @@ MIN_COMPARED = 10000
 MAX_BOOKKEEPING_SHARE = 0.5
 BENCH_REPETITIONS = 5
 UNIT_TOKENS = 512
+LINK_RATES = ("0.01", "0.004", "0.0015")
 LONG_ANSWER = 500  # tokens: more than admission sets memory aside for
 
 
@@ -170,12 +171,15 @@ def main():
                             failures, cache_prompt=False)
     if run.preemptions == 0:
         failures.append("preempted: no preemption")
-    # No more frames than a step needs, so that pages only go back and forth.
-    link = ["--kv-mode", "emulated-link", "--sim-link-gbps", "0.01", "--kv-buffer-ratio", "0", *fast_bytes(48)]
-    loose = [*context, "--kv-synthetic-selection", "loose", "--kv-synthetic-pages", "16"]
-    run = record_and_replay("synthetic selection, paused over a slow link", [*loose, *link], [prompts[0][:1500], prompts[2][:1540]], 100, failures)
-    if run.pauses == 0:
-        failures.append("paused: no pause")
+    # No more frames than a step needs, so that pages only go back and forth, over a link that is slower than this machine computes.
+    loose = [*context, "--kv-synthetic-selection", "loose", "--kv-synthetic-pages", "16", "--kv-buffer-ratio", "0", *fast_bytes(48)]
+    for rate in LINK_RATES:
+        run = record_and_replay(f"synthetic selection, link of {rate} GB/s", [*loose, "--kv-mode", "emulated-link", "--sim-link-gbps", rate],
+                                [prompts[0][:1500], prompts[2][:1540]], 100, failures)
+        if run.pauses:
+            break
+    else:
+        failures.append("paused: no pause over any link")
     print("passed" if not failures else "FAILED: " + "; ".join(failures))
     return 1 if failures else 0
 
