@@ -170,9 +170,8 @@ MaybeError ReadChoice(JsonValue value,
 }
 
 void KeepDistinct(std::vector<TokenId>* ids) {
-  std::ranges::sort(*ids);
-  const auto rest = std::ranges::unique(*ids);
-  ids->erase(rest.begin(), rest.end());
+  std::sort(ids->begin(), ids->end());
+  ids->erase(std::unique(ids->begin(), ids->end()), ids->end());
   ids->shrink_to_fit();
 }
 

