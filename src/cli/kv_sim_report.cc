@@ -94,7 +94,8 @@ std::string RenderJson(const KvSimReport& report) {
       }
       if (!report.layer_counts.empty() && report.layer_counts[row][i].size() > 1) {
         for (const HitCount& of_layer : report.layer_counts[row][i]) {
-          result["layer_hit_ratios"].push_back(of_layer.ratio());
+          result["layer_hit_ratios"].push_back(
+              of_layer.accesses == 0 ? ordered_json() : ordered_json(of_layer.ratio()));
         }
       }
       out["results"].push_back(std::move(result));

@@ -8,6 +8,7 @@ DISK_CASES = {"store_loads_depth_16": "store, depth 16", "plain_reads_depth_16":
 COPIES = {"GatherPages": "gather", "MemcpyScattered": "memcpy at the same places", "MemcpyInOrder": "memcpy in order"}
 STEP_POINTS = ["decode:1:8000", "decode:1:1024"]
 BOOKKEEPING = {"DecodeStep/8192/32/10": "10 % of the pages new", "DecodeStep/8192/32/30": "30 % of the pages new"}
+STEP_ROUNDS = 3
 MAX_SHARE = 0.02
 
 
@@ -20,16 +21,17 @@ def copies(lab, rounds):
 
 def disk(lab):
     lab.show("B8: disk loads, about a minute")
-    cases = {name.split("/")[0]: entries for name, entries in by_case(lab.run("disk_bench", lab.disk_folder, "--benchmark_format=json")).items()}
+    out = lab.run("disk_bench", lab.disk_folder, "--benchmark_format=json", "--benchmark_enable_random_interleaving=true")
+    cases = {name.split("/")[0]: entries for name, entries in by_case(out).items()}
     is_direct = all(entry["direct"] == 1 for entry in cases["store_loads_depth_16"])
     return {name: median_of(entries, "bytes_per_second") for name, entries in cases.items()}, is_direct
 
 
-def steps(lab, rounds):
+def steps(lab):
     """{what: seconds of a decode step}"""
     lab.show("B8: decode steps")
     rates = {point: [] for point in STEP_POINTS}
-    for found in lab.json_lines("engine_bench", lab.need_model(), "--rounds", rounds, *STEP_POINTS):
+    for found in lab.json_lines("engine_bench", lab.need_model(), "--rounds", STEP_ROUNDS, *STEP_POINTS):
         rates[found["point"]].append(found["tokens_per_s"])
     seconds = {f"dense, context of {point.split(':')[2]}": 1 / statistics.median(of) for point, of in rates.items()}
     lab.show("B8: decode step with selected pages")
@@ -42,7 +44,7 @@ def run(lab, options):
     loads, is_direct = disk(lab)
     lab.show("B8: bookkeeping")
     work = {name: median_of(entries, "real_time") * 1e-6 for name, entries in lab.bench("kv_bench", "^DecodeStep/8192", options.rounds).items()}
-    seconds = steps(lab, options.rounds)
+    seconds = steps(lab)
     checks = [at_least("gather of 4 KiB pages over memcpy of 4 KiB at random places", rates["GatherPages"] / rates["MemcpyScattered"], 0.8),
               at_least("disk loads at depth 16 over plain reads", loads["store_loads_depth_16"] / loads["plain_reads_depth_16"], 0.8),
               Gate("the store reads past the page cache", "yes" if is_direct else "no", "yes", is_direct)]

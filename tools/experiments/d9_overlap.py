@@ -49,8 +49,9 @@ def run(lab, options):
     if not options.no_server:
         server_rows, data["server"] = on_server(lab)
         tables.append(Table("Server, **emulated link** and **synthetic selections** (medium, ratio 1; one request, 8K): its copies are depth 0 and synchronous. "
-                            "Last column: L / (C + L), what the model says of this link time.",
-                            ["link, GB/s", "link time / computing", "stall, %", "modelled stall, %"], server_rows))
+                            "Computing is the step without a link (`--kv-mode mirror`), C; L is bytes over rate, without latency.",
+                            ["link, GB/s", "L / C", "step, ms", "stall: 1 − C / step, %", "modelled: L / (C + L), %", "workers' waits, % of their time"],
+                            server_rows))
 
     def chart(figure):
         series = [("synchronous, or depth 0", *curve(points, 0, True))]
@@ -66,12 +67,14 @@ def curve(points, depth, is_async):
 
 
 def on_server(lab):
-    rows, data = [], []
+    lab.show("D9: server without a link")
+    computing = served.decode(lab, "medium", 1, mode="mirror").step_seconds
+    rows, data = [], [{"gbps": None, "step_seconds": computing}]
     for gbps in SERVER_LINK_GBPS:
         lab.show(f"D9: server, link of {gbps} GB/s")
         found = served.decode(lab, "medium", 1, link_gbps=gbps)
-        link = found.link_bytes_per_token / (gbps * 1e9)
-        ratio = link / (found.step_seconds * (1 - found.stall_share))
-        rows.append([f"{gbps:g}", f"{ratio:.2f}", percent(found.stall_share), percent(ratio / (1 + ratio))])
+        ratio = found.link_bytes_per_token / (gbps * 1e9) / computing
+        rows.append([f"{gbps:g}", f"{ratio:.2f}", f"{1e3 * found.step_seconds:.1f}", percent(1 - computing / found.step_seconds),
+                     percent(ratio / (1 + ratio)), percent(found.stall_share)])
         data.append({"gbps": gbps, "ratio": ratio, **vars(found)})
     return rows, data
