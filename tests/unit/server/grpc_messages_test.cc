@@ -11,7 +11,7 @@ namespace spindle::server {
 namespace {
 
 constexpr uint32_t kContext = 1000;
-constexpr int kText = v1::GenerateRequest::kTextFieldNumber;
+constexpr int kTextField = v1::GenerateRequest::kTextFieldNumber;
 constexpr int kChatJson = v1::GenerateRequest::kChatJsonFieldNumber;
 
 grpc::ByteBuffer BytesOf(const std::string& text) {
@@ -29,7 +29,7 @@ TEST(GrpcMessages, ComeBackAsTheyWere) {
   EXPECT_EQ(bytes.Length(), request.ByteSizeLong());
   for (int round = 0; round < 2; ++round) {  // reading takes nothing away
     v1::GenerateRequest back;
-    ASSERT_FALSE(Decode(bytes, {kText, kChatJson}, kContext, &back).has_value());
+    ASSERT_FALSE(Decode(bytes, {kTextField, kChatJson}, kContext, &back).has_value());
     EXPECT_EQ(back.SerializeAsString(), request.SerializeAsString());
   }
 }
@@ -37,7 +37,7 @@ TEST(GrpcMessages, ComeBackAsTheyWere) {
 TEST(GrpcMessages, TextsMayBeLongAndOtherFieldsMayNot) {
   const auto decode = [](const v1::GenerateRequest& request) {
     v1::GenerateRequest back;
-    return Decode(Encode(request), {kText, kChatJson}, kContext, &back);
+    return Decode(Encode(request), {kTextField, kChatJson}, kContext, &back);
   };
   const size_t limit = MaxFieldBytes(kContext);
   v1::GenerateRequest request;
@@ -67,13 +67,14 @@ TEST(GrpcMessages, WhatIsNoMessageIsRefused) {
                                  std::string("\x0A\xFF\xFF\xFF\xFF\x7F", 6),
                                  std::string("\x1A\x02\xC3\x28", 4)}) {  // no UTF-8
     v1::GenerateRequest back;
-    const serving::MaybeError error = Decode(BytesOf(bad), {kText, kChatJson}, kContext, &back);
+    const serving::MaybeError error =
+        Decode(BytesOf(bad), {kTextField, kChatJson}, kContext, &back);
     ASSERT_TRUE(error.has_value());
     EXPECT_EQ(error->code, "invalid_message");
     EXPECT_EQ(error->http_status, 400);
   }
   v1::GenerateRequest back;
-  EXPECT_FALSE(Decode(BytesOf(good), {kText, kChatJson}, kContext, &back).has_value());
+  EXPECT_FALSE(Decode(BytesOf(good), {kTextField, kChatJson}, kContext, &back).has_value());
   EXPECT_FALSE(Decode(BytesOf(""), {}, kContext, &back).has_value()) << "a message of defaults";
 }
 
