@@ -101,7 +101,12 @@ TEST(QuestAlgorithmTest, ChoicesEqualTheDefinition) {
   const QuestAlgorithm algorithm;
   std::mt19937 rng(static_cast<uint32_t>(test::RandomSeed(21)));
   uint32_t num_chosen_by_rank = 0;
-  for (uint32_t round = 0; round < 1200; ++round) {
+#if defined(SPINDLE_SANITIZED)
+  constexpr uint32_t kRounds = 100;
+#else
+  constexpr uint32_t kRounds = 1200;
+#endif
+  for (uint32_t round = 0; round < kRounds; ++round) {
     const uint32_t d = round % 3 == 0 ? 64 : 16;
     SelectionRig rig(
         algorithm, *kernels::BestKernels(), d, round % 2 == 0 ? DType::kBF16 : DType::kF32);
@@ -123,7 +128,7 @@ TEST(QuestAlgorithmTest, ChoicesEqualTheDefinition) {
     ASSERT_EQ(chosen, Expected(rig, settings, budget, q, d, 0.25)) << "round " << round;
     num_chosen_by_rank += chosen.size() < num_tokens ? 1U : 0U;
   }
-  EXPECT_GT(num_chosen_by_rank, 300U);
+  EXPECT_GT(num_chosen_by_rank, kRounds / 4);
 }
 
 TEST(QuestAlgorithmTest, EachHeadOfAGroupGetsItsBestPage) {

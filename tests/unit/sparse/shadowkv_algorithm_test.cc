@@ -75,7 +75,12 @@ Scene MakeScene(uint32_t num_tokens, std::mt19937& rng) {
 TEST(ShadowKvAlgorithmTest, ChoicesEqualTheDefinition) {
   std::mt19937 rng(static_cast<uint32_t>(test::RandomSeed(31)));
   uint32_t num_ranked = 0;
-  for (uint32_t round = 0; round < 1200; ++round) {
+#if defined(SPINDLE_SANITIZED)
+  constexpr uint32_t kRounds = 100;
+#else
+  constexpr uint32_t kRounds = 1200;
+#endif
+  for (uint32_t round = 0; round < kRounds; ++round) {
     const uint32_t outliers = round % 3 == 0 ? 0 : 5;
     const ShadowKvAlgorithm algorithm(outliers);
     SelectionRig rig(algorithm, *kernels::BestKernels(), kDim, DType::kBF16);
@@ -136,7 +141,7 @@ TEST(ShadowKvAlgorithmTest, ChoicesEqualTheDefinition) {
     ASSERT_EQ(chosen, expected) << "round " << round;
     num_ranked += chosen.size() < num_tokens ? 1U : 0U;
   }
-  EXPECT_GT(num_ranked, 500U);
+  EXPECT_GT(num_ranked, kRounds / 3);
 }
 
 TEST(ShadowKvAlgorithmTest, HandExample) {

@@ -13,8 +13,15 @@
 namespace spindle::sparse {
 namespace {
 
+#if defined(SPINDLE_SANITIZED)
+constexpr uint32_t kPrompt = 600;
+constexpr uint32_t kQueryHeads = 2;
+constexpr uint32_t kSteps = 4;
+#else
 constexpr uint32_t kPrompt = 1100;  // two segments
+constexpr uint32_t kQueryHeads = 6;
 constexpr uint32_t kSteps = 20;
+#endif
 
 SparsePolicy Policy(const char* algorithm, uint32_t budget, bool always_ranks = false) {
   SparseSettings settings{.budget_tokens = budget, .recent_tokens = 20, .min_context = 0};
@@ -31,7 +38,7 @@ class SparseDecodeTest : public ::testing::TestWithParam<const char*> {
   static RigOptions Options() {
     return {.table = kernels::BestKernels()->name.data(),
             .num_layers = 2,
-            .num_q_heads = 6,
+            .num_q_heads = kQueryHeads,
             .num_kv_heads = 2,
             .num_threads = 2,
             .num_stripes = 80};
