@@ -26,11 +26,18 @@ Digest RandomSecret() {
   return secret;
 }
 
+// Of requests that name no algorithm.
+std::string AlgorithmOf(const config::LoadOptions& options) {
+  if (!options.selection.profile.empty()) {
+    return "synthetic " + options.selection.profile;
+  }
+  return options.sparse.algorithm.empty() ? "dense" : options.sparse.algorithm;
+}
+
 kv::AccessTraceHeader HeaderOf(const config::LoadOptions& options, const kv::FastTier& tier) {
-  const std::string& profile = options.selection.profile;
   return {.geometry = tier.options().geometry,
           .lru = tier.options().lru,
-          .algorithm = profile.empty() ? "dense" : "synthetic " + profile};
+          .algorithm = AlgorithmOf(options)};
 }
 
 }  // namespace

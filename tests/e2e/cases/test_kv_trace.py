@@ -3,6 +3,7 @@ import concurrent.futures
 import glob
 import json
 import os
+import pathlib
 import subprocess
 import tempfile
 import unittest
@@ -75,6 +76,18 @@ class KvTraceTest(unittest.TestCase):
         self.assertEqual(report["recorded"], {"compared_pages": hits + misses, "differences": 0})
         self.assertGreater(hits, 10000)
 
+    def test_an_algorithm_and_a_request_that_asks_for_none(self):
+        with self.serve("--kv-mode", "mirror", "--kv-fast-bytes", "24MiB", "--threads", "2", "--sparse-algorithm", "quest",
+                        "--sparse-budget", "256", "--sparse-min-context", "128", "--sparse-dense-layers", "first:2") as server:
+            self.complete(server, PROMPT[:3000], max_tokens=40)
+            self.complete(server, PROMPT[:600], spindle={"sparse": {"algorithm": "dense"}})
+            hits, misses = self.counters(server)
+            self.assertGreater(server.metric_sum("spindle_sparse_steps_total", algorithm="quest", kind="sparse"), 0)
+        report = simulate(self.file("-pages.trace"), "--capacity", "recorded")
+        self.assertEqual(report["title"], "recorded selection: quest")
+        self.assertEqual(report["recorded"], {"compared_pages": hits + misses, "differences": 0})
+        self.assertGreater(hits, 10000)
+
     def test_requests(self):
         secret = "The password of the safe is 4711."
         with self.serve() as server:  # in place: requests only
@@ -114,16 +127,16 @@ class KvTraceTest(unittest.TestCase):
         with self.serve(*MIRROR) as server:
             self.complete(server, max_tokens=100)
             self.complete(server, max_tokens=100)
-            path = self.file("-pages.trace")
+            path, requests = self.file("-pages.trace"), self.file("-requests.jsonl")
             server.wait_for(lambda: os.path.getsize(path) > 100000, what="two blocks in the trace")
+            server.wait_for(lambda: pathlib.Path(requests).read_text().count("\n") == 2, what="two requests in the trace")
             server.process.kill()
             server.process.wait()
         report = simulate(path, "--capacity", "recorded")
         self.assertIn("torn", report["trace"]["trace"])
         self.assertEqual(report["recorded"]["differences"], 0)
         self.assertGreater(report["recorded"]["compared_pages"], 10000)
-        requests = simulate(self.file("-requests.jsonl"), "--capacity", "100")
-        self.assertEqual(requests["trace"]["requests"], "2")
+        self.assertEqual(simulate(requests, "--capacity", "100")["trace"]["requests"], "2")
 
     def test_a_full_trace_ends_and_serving_goes_on(self):
         with self.serve("--kv-trace-bytes", "64KiB", *MIRROR) as server:
