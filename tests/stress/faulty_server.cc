@@ -3,7 +3,8 @@
 // The variable FAULT_PLAN names a JSON file. All members but "report" may be left out:
 //   {"report": "faults.json", "seed": 1,
 //    "rates": {"read_error": 0.03125, …, "stall_ms": 500, "spare_logs": true},
-//    "disk": {"max_errors": 8, "full_pause_ms": 60000, "probe_wait_ms": 10000}}
+//    "disk": {"max_errors": 8, "full_pause_ms": 60000, "probe_wait_ms": 10000,
+//             "max_probe_wait_ms": 600000}}
 // Rates are those of tests/support/fault_files.h; "disk" sets what no option of the server does.
 //
 // On SIGUSR1 the rates are read again and then the report is written: the faults so far by class of
@@ -94,6 +95,8 @@ absl::StatusOr<kv::disk::DiskOptions> ParseDisk(const json& members) {
       disk.full_pause = Milliseconds(value);
     } else if (name == "probe_wait_ms") {
       disk.probe_wait = Milliseconds(value);
+    } else if (name == "max_probe_wait_ms") {
+      disk.max_probe_wait = Milliseconds(value);
     } else {
       return Unknown(name);
     }

@@ -101,9 +101,9 @@ inline constexpr size_t kNumStoreSkips = 5;
 // What went wrong between the store and its device. Each is counted once per call or transfer,
 // whoever waited for it: also where the request behind it was cancelled or late.
 enum class DeviceError : uint8_t {
-  kRead,        // a read ended with an error
+  kRead,        // a read ended with an error, or stayed short
   kReadDamage,  // a read brought other bytes than were written
-  kWrite,       // a write ended with an error
+  kWrite,       // a write did
   kWriteFull,   // a write, or a new segment, found the device or the quota full
   kOpen,        // a segment could not be opened or made
   kSync,        // a segment could not be synced

@@ -67,11 +67,12 @@ Segment* DiskStore::Impl::PickVictim() {
 }
 
 // Whether a full device gets this segment. It may be full of what others wrote, so that room made
-// here does not help: one segment with records, and not all that there are.
+// here does not help: one segment with records, and not all that there are. Nor what must be kept:
+// there is no room for copies.
 bool DiskStore::Impl::MayYield(const Segment& segment) const {
-  const uint64_t live_bytes = index_.Live(segment.number).bytes;
-  return &segment != active_ &&
-         (live_bytes == 0 || (!room_made_ && live_bytes < index_.live_bytes()));
+  const SegmentLive live = index_.Live(segment.number);
+  return &segment != active_ && live.kept_bytes == 0 &&
+         (live.bytes == 0 || (!room_made_ && live.bytes < index_.live_bytes()));
 }
 
 void DiskStore::Impl::StepCollector(TimePoint now) {

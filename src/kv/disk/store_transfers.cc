@@ -380,6 +380,7 @@ void DiskStore::Impl::HandleRead(TransferJob* job) {
     // Without a cause from the checks it was the transfer that stayed short.
     if (job->failure == LoadFailure::kIo) {
       job->failure = LoadFailure::kShort;
+      CountError(DeviceError::kRead);
     } else {
       CountError(DeviceError::kReadDamage);
     }

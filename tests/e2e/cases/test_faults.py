@@ -54,20 +54,18 @@ class FaultTest(unittest.TestCase):
         return next(tier for tier in tiers if tier["name"] == "disk")
 
     def test_mixed_faults(self):
-        rates = {"read_error": 0.05, "write_error": 0.05, "short_read": 0.1, "short_write": 0.1, "flip": 0.1, "read_stall": 0.02,
+        rates = {"read_error": 0.05, "write_error": 0.05, "short_read": 0.1, "short_write": 0.1, "flip": 0.2, "read_stall": 0.02,
                  "stall_ms": 200}
         with self.server(rates=rates, disk={"max_errors": 64}) as server:
             for _ in range(3):
                 self.check(server)
             self.assertEqual(server.uncounted(), [])
             self.assertGreater(server.disk_hits(), 0)
-            segments = server.report()["segments"]
-            self.assertGreater(segments["damaged_reads"], 0)
-            self.assertGreater(segments["short_reads"], 0)
+            self.assertGreater(server.report()["segments"]["damaged_reads"], 0)
             self.assertEqual(server.state(), "ok")
 
     def test_full_device_and_outage(self):
-        with self.server(disk={"full_pause_ms": 500, "probe_wait_ms": 300, "max_errors": 4}) as server:
+        with self.server(disk={"full_pause_ms": 500, "probe_wait_ms": 300, "max_probe_wait_ms": 300, "max_errors": 2}) as server:
             self.check(server)
             server.settle()
             # A full device: what is new cannot be stored, what was stored comes back.
@@ -93,7 +91,7 @@ class FaultTest(unittest.TestCase):
             self.assertEqual(server.uncounted(), [])
             report = self.disk(server)
             self.assertEqual((report["outages"], report["recoveries"]), (1, 1))
-            self.assertGreaterEqual(report["errors"]["read"]["io"], 4)
+            self.assertGreaterEqual(report["errors"]["read"]["io"], 2)
 
 
 if __name__ == "__main__":

@@ -118,6 +118,21 @@ TEST_F(DiskFaultTest, ADeviceThatStaysFullCostsOneSegmentAtMost) {
   }
 }
 
+TEST_F(DiskFaultTest, AFullDeviceTakesNothingThatMustBeKept) {
+  auto store = OpenStore(files, clock);
+  for (uint64_t i = 1; i <= 25; ++i) {
+    ASSERT_TRUE(StoreNow(*store, TestStripe(i)).ok());
+  }
+  store->Retain(TestStripe::Key(1));
+  files.SetRates({.no_space = 1.0});
+  EXPECT_TRUE(absl::IsResourceExhausted(StoreNow(*store, TestStripe(99))));
+  for (int tick = 0; tick < 20; ++tick) {
+    clock.Advance(std::chrono::milliseconds(500));
+    store->Tick();
+  }
+  EXPECT_TRUE(LoadNow(*store, TestStripe(1)).ok());
+}
+
 TEST_F(DiskFaultTest, ManyErrorsInAMinuteSwitchTheTierOff) {
   auto store = OpenStore(files, clock);
   for (uint64_t i = 1; i <= 20; ++i) {
