@@ -15,6 +15,7 @@ namespace {
 
 using ::spindle::test::FaultCounts;
 using ::spindle::test::FaultFiles;
+using ::spindle::test::FaultRates;
 using ::spindle::test::MemoryFiles;
 
 class DiskFaultTest : public ::testing::Test {
