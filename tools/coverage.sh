@@ -6,7 +6,7 @@ set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 
 # The tiers behind the prefix cache are tested through the engine too, the simulator through its command.
-TESTS="kv_test kv_disk_test kv_fast_test kv_sim_test kv_sim_command_test engine_test"
+TESTS="kv_test kv_tiers_test kv_disk_test kv_fast_test kv_sim_test kv_sim_command_test kv_trace_test engine_test"
 dir=$ROOT/build/coverage
 
 # shellcheck disable=SC2086 # a list of words

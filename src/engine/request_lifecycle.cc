@@ -400,8 +400,8 @@ void RequestLifecycle::RetireChoice(Choice& choice, FinishReason reason, TokenId
   }
   choice.state = ChoiceState::kFinished;
   // The other choices may go on for long.
-  choice.history = {};
-  choice.keys = {};
+  choice.history = std::vector<TokenId>();
+  choice.keys = std::vector<Digest>();
   choice.sampler.reset();
   ++request.num_finished;
   StreamEvent event;

@@ -225,8 +225,24 @@ void StripeWriter::Deliver(const disk::Completion& completion) {
   FinishIfWritten(store);
 }
 
+// A stripe that another store had begun to write was passed over, and may have failed.
+bool StripeWriter::CheckWritten(Store& store) {
+  for (; store.num_checked < store.num_written; ++store.num_checked) {
+    const disk::RecordId id = StripeRecordId(store.chain.keys[store.num_checked]);
+    if (disk_.Contains(id)) {
+      continue;
+    }
+    if (disk_.ContainsOrStoring(id)) {
+      return false;
+    }
+    store.num_written = store.num_checked;
+    break;
+  }
+  return true;
+}
+
 void StripeWriter::FinishIfWritten(Store& store) {
-  if (!store.active || store.waits() || store.in_flight > 0) {
+  if (!store.active || store.waits() || store.in_flight > 0 || !CheckWritten(store)) {
     return;
   }
   if (store.save_tag.has_value()) {
@@ -273,7 +289,8 @@ bool StripeWriter::HoldsStripes() const {
 
 absl::Status StripeWriter::CheckIntegrity() const {
   for (const Store& store : stores_) {
-    if (store.active && !store.waits() && store.in_flight == 0) {
+    if (store.active && !store.waits() && store.in_flight == 0 &&
+        store.num_checked == store.num_written) {
       return absl::InternalError("disk tier: a store is written, but still pins stripes");
     }
   }

@@ -99,6 +99,7 @@ class StripeWriter {
     enum class Tail : uint8_t { kNone, kWaiting, kInFlight, kWritten };
     std::optional<uint64_t> save_tag;  // of a save
     uint32_t num_written = 0;          // of a save: leading stripes that did not fail
+    uint32_t num_checked = 0;          // of these: on disk
     Tail tail_state = Tail::kNone;
     OpenTail tail;
 
@@ -117,6 +118,8 @@ class StripeWriter {
   void Refused(Store& store, const absl::Status& status);
   void Drop(Store& store);
   void FinishIfWritten(Store& store);
+  // False while stripes of a save are still being written by other stores.
+  [[nodiscard]] bool CheckWritten(Store& store);
 
   const Options options_;
   KvStore& host_;

@@ -355,7 +355,7 @@ void StreamGeneration::RankChoices() {
         const uint32_t index = static_cast<uint32_t>(stream) * num_returned_ + rank;
         ranked_.push_back({stream, order[rank], index});
       } else {
-        choices_[order[rank]].kept = {};
+        choices_[order[rank]].kept = std::vector<DeltaEvent>();
       }
     }
   }
@@ -424,10 +424,10 @@ void StreamGeneration::End(ApiError error) {
   ranked_.clear();
   usage_event_.reset();
   for (Stream& stream : streams_) {
-    stream.kept_echo = {};
+    stream.kept_echo = std::vector<DeltaEvent>();
   }
   for (Choice& choice : choices_) {
-    choice.kept = {};
+    choice.kept = std::vector<DeltaEvent>();
   }
   ready_.push_back(ErrorEvent{std::move(error)});
   done_ = true;

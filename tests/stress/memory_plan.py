@@ -122,9 +122,12 @@ class LongPrompts(Load):
 
     wanted, threads = (200, "KV filled"), 12
 
+    def lengths(self):
+        return self.context // 4, self.context - 80
+
     def run(self):
         def one():
-            length = self.rng.randrange(self.context // 4, self.context - 80)
+            length = self.rng.randrange(*self.lengths())
             self.post("/v1/completions", {"model": "smol", "prompt": self.prompt(length), "ignore_eos": True, "temperature": 0,
                                           "presence_penalty": 0.1, "max_tokens": min(64, self.context - length)})
             tier = self.server.request("GET", "/admin/kv", key=None).json["tiers"]
@@ -138,6 +141,9 @@ class FewLongPrompts(LongPrompts):
     """The same beside other loads, or where memory is too large to be filled in a test."""
 
     wanted, threads = (200,), 4
+
+    def lengths(self):
+        return 64, min(self.context, 2048) - 80
 
 
 class Bodies(Load):
@@ -192,10 +198,8 @@ class Answers(Load):
             elif kind == "stream":
                 body.update(stream=True, max_tokens=16)
             response = self.post("/v1/completions", body)
-            if response is not None and b"answer_too_large" in response.body:
-                self.count("answers too large")
-            elif response is not None and b"memory_full" in response.body:
-                self.count("answers refused together")
+            if response is not None and (b"answer_too_large" in response.body or b"memory_full" in response.body):
+                self.count("refused for want of answer memory")
             elif response is not None:
                 self.count("answer bytes", len(response.body))
         self.repeat(6, one)
@@ -204,7 +208,7 @@ class Answers(Load):
 class FullAnswerMemory(Answers):
     """The same where the memory of answers is small enough to be full."""
 
-    wanted = ("answer bytes", "answers too large")
+    wanted = ("answer bytes", "refused for want of answer memory")
 
 
 class Parameters(Load):

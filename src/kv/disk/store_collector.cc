@@ -15,6 +15,11 @@ namespace {
 // Live share of a segment up to which its live records are copied rather than dropped.
 constexpr uint64_t kCopyShareInverse = 5;
 
+// The record cannot be read any more, so there is nothing to keep.
+bool IsLost(const absl::Status& status) {
+  return absl::IsDataLoss(status) || absl::IsNotFound(status);
+}
+
 }  // namespace
 
 uint64_t DiskStore::Impl::UsedBytes() const {
@@ -43,8 +48,11 @@ Segment* DiskStore::Impl::PickVictim() {
   Segment* best = nullptr;
   double best_worth = std::numeric_limits<double>::infinity();
   Segment* last = nullptr;
+  const TimePoint now = clock_.Now();
   for (const auto& [number, segment] : segments_) {
-    if (segment->dropping || segment->quarantined || segment->num_writers > 0) {
+    const bool spared = segment->spared_since.has_value() && now >= *segment->spared_since &&
+                        now - *segment->spared_since < options_.full_pause;
+    if (segment->dropping || segment->quarantined || segment->num_writers > 0 || spared) {
       continue;
     }
     if (segment.get() == active_) {
@@ -176,10 +184,14 @@ void DiskStore::Impl::StepCopies() {
       continue;
     }
     const IndexEntry& at = index_.Get(entry);
-    const absl::StatusOr<Place> place = OpenSegment(*victim_).ok()
-                                            ? TakePlace(at.length())
-                                            : absl::UnavailableError("victim cannot be opened");
+    const absl::Status opened = OpenSegment(*victim_);
+    const absl::StatusOr<Place> place =
+        opened.ok() ? TakePlace(at.length()) : absl::StatusOr<Place>(opened);
     if (!place.ok()) {
+      if (MustKeep(at) && !IsLost(place.status())) {
+        SpareVictim();
+        return;
+      }
       continue;
     }
     if (copy_job_ == nullptr) {
@@ -222,6 +234,12 @@ void DiskStore::Impl::HandleCopy(CopyJob* job) {
     } else {
       OnError(WriteError(job->status), job->status);
     }
+    const EntryIdx entry = index_.Find(job->id);
+    if (SamePlace(entry, *job->from, job->from_pages) && MustKeep(index_.Get(entry)) &&
+        !IsLost(job->status)) {
+      SpareVictim();
+      return;
+    }
   } else {
     ++stats_.copied_records;
     const uint64_t bytes = job->length_pages * kAlignment;
@@ -237,6 +255,12 @@ void DiskStore::Impl::HandleCopy(CopyJob* job) {
     }
   }
   StepCopies();
+}
+
+// Something in it that is kept cannot be moved now: on a full device the place is missing.
+void DiskStore::Impl::SpareVictim() {
+  to_copy_.clear();
+  std::exchange(victim_, nullptr)->spared_since = clock_.Now();
 }
 
 // Phase one: gone from the index. The file goes when a commit has made that durable and nobody

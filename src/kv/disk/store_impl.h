@@ -162,6 +162,7 @@ class DiskStore::Impl {
   void StartCollecting(Segment& victim);
   void StepCopies();
   void HandleCopy(CopyJob* job);
+  void SpareVictim();
   void DropVictim();
   void UnlinkDropped();
   void HandleUnlink(UnlinkJob* job);

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -28,8 +30,9 @@ struct Segment {
   bool exact = true;               // `end` is what the file system says
   bool dropping = false;           // gone from the index; unlinked when durable and unused
   bool unlinking = false;
-  bool quarantined = false;      // cannot be unlinked
-  uint64_t drop_generation = 0;  // the commit that makes the drop durable
+  bool quarantined = false;               // cannot be unlinked
+  std::optional<TimePoint> spared_since;  // the collector could not move what is kept in it
+  uint64_t drop_generation = 0;           // the commit that makes the drop durable
 };
 
 class TransferJob;

@@ -62,6 +62,40 @@ TEST_F(EngineSessionFaultTest, AFullDeviceFailsTheSaveOnly) {
   Stop();
 }
 
+// A session is as long as what could be written from its beginning on.
+TEST_F(EngineSessionFaultTest, WriteErrorsLeaveALeadingPart) {
+  constexpr uint64_t kSessions = 10;
+  Start();
+  files_.SetRates({.write_error = 0.05});
+  std::vector<Turn> turns;
+  for (uint64_t i = 0; i < kSessions; ++i) {
+    turns.push_back(Ask(MakePrompt(1500, 100 + i), Named(std::to_string(i))));
+    Settle();
+  }
+  files_.SetRates({});
+  const kv::SessionStats stats = Stats();
+  EXPECT_GT(stats.saves_partial, 0U);
+  EXPECT_GT(stats.saves_complete, 0U);
+  EXPECT_EQ(stats.saves_complete + stats.saves_partial + stats.saves_failed, kSessions);
+  const std::vector<kv::SessionInfo> sessions = Sessions().List(std::nullopt);
+  EXPECT_EQ(sessions.size(), kSessions - stats.saves_failed);
+  Restart();
+  uint64_t whole = 0;
+  for (const kv::SessionInfo& session : sessions) {
+    EXPECT_EQ(Sessions().Find(session.name)->num_tokens, session.num_tokens);
+    const std::vector<TokenId>& history = turns[std::stoul(session.name.id)].history;
+    const bool is_whole = session.num_tokens == history.size() - 1;
+    whole += is_whole ? 1 : 0;
+    EXPECT_TRUE(is_whole || session.num_tokens % kStripeTokens == 0);
+    ASSERT_TRUE(Sessions().Restore(session.name).ok());
+    WaitRestored(session.name.id);
+    EXPECT_TRUE(Sessions().ReleaseHost());
+  }
+  EXPECT_EQ(whole, stats.saves_complete);
+  EXPECT_EQ(Stats().restores_complete, sessions.size());
+  Stop();
+}
+
 TEST_F(EngineSessionFaultTest, SavesWaitForAQueueThatIsFull) {
   options_.disk->max_stores = 1;
   Start();
@@ -69,6 +103,19 @@ TEST_F(EngineSessionFaultTest, SavesWaitForAQueueThatIsFull) {
   Settle();
   EXPECT_EQ(Stats().saves_complete, 1U);
   EXPECT_EQ(Stats().saves_failed, 0U);
+  Stop();
+}
+
+TEST_F(EngineSessionFaultTest, SavesBeyondTheirBoundAreRefused) {
+  options_.sessions.max_pending = 2;
+  options_.disk->commit_interval = std::chrono::seconds(5);  // saves are durable after that
+  Start();
+  for (uint64_t i = 0; i < 5; ++i) {
+    Ask(MakePrompt(300, 10 + i), Named(std::to_string(i)));
+  }
+  EXPECT_EQ(Stats().saves_failed, 3U);
+  Settle();
+  EXPECT_EQ(Stats().saves_complete, 2U);
   Stop();
 }
 
@@ -124,6 +171,25 @@ TEST_F(EngineSessionFaultTest, ADamagedManifestEndsTheSession) {
   Stop();
 }
 
+TEST_F(EngineSessionFaultTest, DamagedStripesOfARestoreAreComputedAgain) {
+  Start();
+  const Turn turn = Ask(MakePrompt(900, 32), Named("chat"));
+  Restart();
+  for (const std::string& path : memory_.Paths()) {
+    if (path.ends_with(".kv")) {
+      std::vector<uint8_t>& bytes = memory_.Bytes(path);
+      bytes[bytes.size() / 2] ^= 1;  // in one of the stripes
+    }
+  }
+  ASSERT_TRUE(Sessions().Restore(Name("chat")).ok());
+  Settle();
+  EXPECT_EQ(Stats().restores_partial, 1U);
+  std::vector<TokenId> next = turn.history;
+  next.push_back(1);
+  EXPECT_LT(Ask(next).cached, 900 + kTurnRows);
+  Stop();
+}
+
 // A session that ends while its manifest is read or written again stays ended.
 TEST_F(EngineSessionFaultTest, DeleteEndsAChangeThatIsUnderWay) {
   for (int steps = 0; steps < 4; ++steps) {
@@ -140,6 +206,25 @@ TEST_F(EngineSessionFaultTest, DeleteEndsAChangeThatIsUnderWay) {
     EXPECT_TRUE(absl::IsNotFound(Sessions().Find(Name("chat")).status())) << steps;
     Stop();
   }
+}
+
+TEST_F(EngineSessionFaultTest, ADegradedDiskSavesNothingAndAnswers) {
+  options_.disk->max_errors = 2;
+  Start();
+  Ask(MakePrompt(900, 34), Named("early"));
+  Settle();
+  files_.SetRates({.write_error = 1});
+  Ask(MakePrompt(900, 35), Named("late"));
+  Settle();
+  EXPECT_EQ(world_->disk->Stats().disk.state, kv::disk::TierState::kDegraded);
+  EXPECT_TRUE(absl::IsUnavailable(Sessions().Restore(Name("early"))));
+  Ask(MakePrompt(900, 36), Named("later"));
+  Settle();
+  EXPECT_EQ(Stats().saves_failed, 2U);
+  Crash();
+  EXPECT_TRUE(Sessions().Find(Name("early")).ok());
+  EXPECT_TRUE(absl::IsNotFound(Sessions().Find(Name("late")).status()));
+  Stop();
 }
 
 // All faults at once, with crashes: every answer is that of a machine without any cache.

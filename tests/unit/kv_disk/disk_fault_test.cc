@@ -15,6 +15,7 @@ namespace {
 
 using ::spindle::test::FaultCounts;
 using ::spindle::test::FaultFiles;
+using ::spindle::test::FaultRates;
 using ::spindle::test::MemoryFiles;
 
 class DiskFaultTest : public ::testing::Test {
@@ -131,6 +132,45 @@ TEST_F(DiskFaultTest, AFullDeviceTakesNothingThatMustBeKept) {
     store->Tick();
   }
   EXPECT_TRUE(LoadNow(*store, TestStripe(1)).ok());
+}
+
+// The collector cannot move them, so it must not drop the segment around them.
+TEST_F(DiskFaultTest, WhatIsKeptStaysWhereverTheDeviceFails) {
+  DiskOptions options = SmallOptions();
+  options.max_errors = 64;
+  options.full_pause = std::chrono::seconds(60);
+  const FaultRates all_writes = {.write_error = 1};
+  const FaultRates all_space = {.no_space = 1};
+  for (const FaultRates& rates : {all_space, all_writes}) {
+    MemoryFiles fresh;
+    FaultFiles faulty(fresh, 3);
+    auto store = OpenStore(faulty, clock, options);
+    const RecordId session{TestStripe::Key(77), RecordKind::kSession, 0};
+    const std::vector<uint8_t> manifest(700, 3);
+    store->Retain(TestStripe::Key(5));
+    ASSERT_TRUE(PutNow(*store, session, manifest).ok());
+    for (uint64_t i = 1; i <= 20; ++i) {
+      ASSERT_TRUE(StoreNow(*store, TestStripe(i)).ok());
+    }
+    ASSERT_TRUE(store->Flush().ok());
+    faulty.SetRates(rates);
+    EXPECT_FALSE(StoreNow(*store, TestStripe(100)).ok());
+    for (int i = 0; i < 100; ++i) {
+      clock.Advance(std::chrono::seconds(1));
+      store->Tick();
+    }
+    static_cast<void>(store->Collect(0));
+    EXPECT_EQ(*FetchNow(*store, session), manifest);
+    EXPECT_TRUE(LoadNow(*store, TestStripe(5)).ok());
+    EXPECT_TRUE(store->CheckIntegrity().ok()) << store->CheckIntegrity();
+    faulty.SetRates({});
+    clock.Advance(std::chrono::seconds(61));
+    ASSERT_TRUE(store->Collect(0).ok());
+    EXPECT_GT(store->Stats().copied_records, 0U);
+    EXPECT_EQ(store->Stats().entries, 2U);
+    EXPECT_EQ(*FetchNow(*store, session), manifest);
+    EXPECT_TRUE(LoadNow(*store, TestStripe(5)).ok());
+  }
 }
 
 TEST_F(DiskFaultTest, ManyErrorsInAMinuteSwitchTheTierOff) {
