@@ -81,20 +81,20 @@ void AppendServedGroups(const KvSimOptions& options,
                                            schedule.num_steps,
                                            options.num_layers * options.num_heads);
   const sparse::ReplayAlgorithm algorithm(std::move(schedule));
-  std::vector<sparse::TileLive> tiles(uint64_t{sizes.num_pages} * page_tokens / kStripeTokens + 1);
+  sparse::Selection selection;
   std::vector<uint32_t> pages;
   sparse::SelectWorkspace workspace(*kernels::BestKernels());
   for (RecordedGroup& group :
        std::span(workload->run.groups).last(size_t{options.num_layers} * options.num_heads)) {
     for (uint32_t step = 0; step < sizes.num_steps; ++step) {
-      const uint32_t count = algorithm.Select({.position = options.served_prompt_tokens + step,
-                                               .decode_step = step,
-                                               .layer = LayerIdx(group.layer),
-                                               .head = KvHeadIdx(group.head)},
-                                              workspace,
-                                              tiles);
+      algorithm.Select({.position = options.served_prompt_tokens + step,
+                        .decode_step = step,
+                        .layer = LayerIdx(group.layer),
+                        .head = KvHeadIdx(group.head)},
+                       workspace,
+                       &selection);
       pages.clear();
-      sparse::AppendPages(workload->geometry, std::span(tiles).first(count), &pages);
+      sparse::AppendPages(workload->geometry, selection.tiles, &pages);
       group.selections.Append(pages);
     }
   }

@@ -89,16 +89,16 @@ void ChooseBest(uint32_t wanted, SelectWorkspace& workspace) {
                                  .chosen = workspace.chosen.data()});
 }
 
-uint32_t WriteTiles(const SelectJob& job,
-                    uint32_t partition_tokens,
-                    PartitionRange candidates,
-                    std::span<const uint64_t> chosen,
-                    std::span<TileLive> out) {
+void WriteTiles(const SelectJob& job,
+                uint32_t partition_tokens,
+                PartitionRange candidates,
+                std::span<const uint64_t> chosen,
+                std::vector<TileLive>* out) {
   const uint32_t num_tokens = job.num_tokens();
   const uint32_t per_tile = kLanes / partition_tokens;
   const uint32_t always_from = AlwaysFrom(job, partition_tokens);
   const uint32_t num_tiles = (num_tokens + kLanes - 1) / kLanes;
-  uint32_t count = 0;
+  out->clear();
   for (uint32_t tile = 0; tile < num_tiles; ++tile) {
     uint64_t live = LanesOfTile(tile, 0, std::min(job.settings->sink_tokens, num_tokens)) |
                     LanesOfTile(tile, always_from, num_tokens);
@@ -112,25 +112,23 @@ uint32_t WriteTiles(const SelectJob& job,
       }
     }
     if (live != 0) {
-      out[count++] = {.tile = tile, .live = live};
+      out->push_back({.tile = tile, .live = live});
     }
   }
-  return count;
 }
 
-uint32_t WriteSinkAndWindow(uint32_t sink,
-                            uint32_t window,
-                            uint32_t num_tokens,
-                            std::span<TileLive> out) {
-  uint32_t count = 0;
+void WriteSinkAndWindow(uint32_t sink,
+                        uint32_t window,
+                        uint32_t num_tokens,
+                        std::vector<TileLive>* out) {
+  out->clear();
   for (uint32_t tile = 0; tile * kLanes < num_tokens; ++tile) {
     const uint64_t live = LanesOfTile(tile, 0, std::min(sink, num_tokens)) |
                           LanesOfTile(tile, std::min(window, num_tokens), num_tokens);
     if (live != 0) {
-      out[count++] = {.tile = tile, .live = live};
+      out->push_back({.tile = tile, .live = live});
     }
   }
-  return count;
 }
 
 }  // namespace spindle::sparse

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "kernels/api/select.h"
 #include "sparse/sparse_algorithm.h"
@@ -50,17 +51,16 @@ void ChooseBest(uint32_t wanted, SelectWorkspace& workspace);
 
 // Tiles of the sink, the recent tokens, those behind the last complete partition, and the chosen
 // candidates: bit i mod 64 of chosen[i div 64] stands for candidate i. Empty: all of them.
-// Returns how many tiles. REQUIRES: as SparseAlgorithm::Select.
-[[nodiscard]] uint32_t WriteTiles(const SelectJob& job,
-                                  uint32_t partition_tokens,
-                                  PartitionRange candidates,
-                                  std::span<const uint64_t> chosen,
-                                  std::span<TileLive> out);
+void WriteTiles(const SelectJob& job,
+                uint32_t partition_tokens,
+                PartitionRange candidates,
+                std::span<const uint64_t> chosen,
+                std::vector<TileLive>* out);
 
-// Tiles of the positions [0, sink) and [window, num_tokens). Returns how many.
-[[nodiscard]] uint32_t WriteSinkAndWindow(uint32_t sink,
-                                          uint32_t window,
-                                          uint32_t num_tokens,
-                                          std::span<TileLive> out);
+// Tiles of the positions [0, sink) and [window, num_tokens).
+void WriteSinkAndWindow(uint32_t sink,
+                        uint32_t window,
+                        uint32_t num_tokens,
+                        std::vector<TileLive>* out);
 
 }  // namespace spindle::sparse

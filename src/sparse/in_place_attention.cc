@@ -49,7 +49,7 @@ void InPlaceAttention::BeginStep(const StepJobs& jobs) {
   const size_t num_choices = sparse_jobs_.size() * geometry_.num_kv_heads;
   choices_.resize(std::max(choices_.size(), num_choices));
   for (size_t i = 0; i < num_choices; ++i) {
-    choices_[i].tiles.reserve(most_tiles);
+    choices_[i].selection.tiles.reserve(most_tiles);
     choices_[i].runs.reserve(most_tiles * (kStripeTokens / geometry_.page_tokens()));
   }
 }
@@ -65,10 +65,17 @@ absl::Status InPlaceAttention::ChooseRuns(const LayerQueries& queries) {
         continue;
       }
       HeadChoice& choice = choices_[i];
-      ChooseTiles(
-          *jobs_, job_idx, queries, i % num_heads, workers_[exec->worker].workspace, &choice.tiles);
+      ChooseTiles(*jobs_,
+                  job_idx,
+                  queries,
+                  i % num_heads,
+                  workers_[exec->worker].workspace,
+                  &choice.selection);
       choice.runs.clear();
-      AppendRuns(geometry_, jobs_->sequences()[job.sequence].stripes, choice.tiles, &choice.runs);
+      AppendRuns(geometry_,
+                 jobs_->sequences()[job.sequence].stripes,
+                 choice.selection.tiles,
+                 &choice.runs);
     }
     return static_cast<int>(kernels::kOk);
   });

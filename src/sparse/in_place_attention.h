@@ -37,7 +37,7 @@ class InPlaceAttention final : public LayerAttention {
 
   // What a job has chosen for one KV head of the layer in progress.
   struct HeadChoice {
-    std::vector<TileLive> tiles;
+    Selection selection;
     std::vector<kernels::KvRun> runs;  // for layer 0 and head 0
   };
 

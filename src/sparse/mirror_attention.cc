@@ -36,7 +36,7 @@ struct MirrorAttention::Worker {
 
   SelectWorkspace workspace;
   kv::GroupPlan plan{0};
-  std::vector<TileLive> tiles;       // [tiles of the longest sequence] the choice of a job
+  Selection selection;               // the choice of a job
   std::vector<uint32_t> pages;       // of these tiles
   std::vector<kv::PageCopy> copies;  // of one pass
   std::vector<kernels::KvRun> runs;  // of one pass
@@ -140,8 +140,8 @@ class MirrorAttention::HeadTask {
   // The choice of the job, and the pages with a live lane that its first row's window reaches.
   void FindPages(uint32_t job_idx) {
     const StepJob& job = of_.jobs_->jobs()[job_idx];
-    std::vector<TileLive>& tiles = worker_.tiles;
-    ChooseTiles(*of_.jobs_, job_idx, queries_, head_, worker_.workspace, &tiles);
+    std::vector<TileLive>& tiles = worker_.selection.tiles;
+    ChooseTiles(*of_.jobs_, job_idx, queries_, head_, worker_.workspace, &worker_.selection);
     const uint32_t window = queries_.spec->window;
     const uint32_t lowest =
         window != 0 && job.first_position >= window ? job.first_position - window + 1 : 0;
@@ -189,11 +189,11 @@ class MirrorAttention::HeadTask {
     worker_.runs.clear();
     for (uint32_t i = pass.page_begin; i < pass.page_end; ++i) {
       const uint32_t position = worker_.pages[i] * page_tokens_;
-      while (worker_.tiles[*tile].tile != position / kStripeTokens) {
+      while (worker_.selection.tiles[*tile].tile != position / kStripeTokens) {
         ++*tile;
       }
       worker_.runs.push_back(PageRun(of_.geometry_,
-                                     worker_.tiles[*tile],
+                                     worker_.selection.tiles[*tile],
                                      position % kStripeTokens,
                                      of_.tier_.FrameData(worker_.plan.frames[i])));
     }
@@ -270,7 +270,7 @@ void MirrorAttention::BeginStep(const StepJobs& jobs) {
   const size_t num_tiles = kv::KvStore::StripesFor(uint64_t{jobs.last_position()} + 1);
   const size_t num_pages = num_tiles * (kStripeTokens / geometry_.page_tokens());
   for (const std::unique_ptr<Worker>& worker : workers_) {
-    worker->tiles.reserve(num_tiles);
+    worker->selection.tiles.reserve(num_tiles);
     worker->pages.reserve(num_pages);
     worker->copies.reserve(num_pages);
     worker->runs.reserve(num_pages);

@@ -14,6 +14,7 @@
 #include "kernels/registry.h"
 #include "kv/kv_geometry.h"
 #include "sparse/select_workspace.h"
+#include "sparse/selection.h"
 #include "sparse/sparse_settings.h"
 
 namespace spindle::sparse {
@@ -42,12 +43,6 @@ struct SelectJob {
   [[nodiscard]] uint32_t num_tokens() const { return position + 1; }
 };
 
-// The 64 positions of one absolute stripe; bit j of `live`: position 64 · tile + j may be attended.
-struct TileLive {
-  uint32_t tile;
-  uint64_t live;
-};
-
 // Keys of one stripe, layer and KV head that have come: lanes [lane_begin, lane_end) are new, those
 // before were there already.
 struct IndexJob {
@@ -73,13 +68,10 @@ class SparseAlgorithm {
   [[nodiscard]] virtual int BuildIndex(const IndexJob& job,
                                        const kernels::KernelTable& kernels) const = 0;
 
-  // Select: writes the tiles with at least one live lane, tiles ascending, and returns how many.
-  // Live lanes lie in [0, job.num_tokens()). The choice is a function of the job alone: the same
-  // after a preemption, in any batch. REQUIRES: `out` has a place for every tile of
-  // [0, job.num_tokens()).
-  [[nodiscard]] virtual uint32_t Select(const SelectJob& job,
-                                        SelectWorkspace& workspace,
-                                        std::span<TileLive> out) const = 0;
+  // Select: overwrites `out`. Live lanes lie in [0, job.num_tokens()). The choice is a function of
+  // the job alone: the same after a preemption, in any batch. Allocates only where `out` has no
+  // capacity for the context.
+  virtual void Select(const SelectJob& job, SelectWorkspace& workspace, Selection* out) const = 0;
 };
 
 }  // namespace spindle::sparse

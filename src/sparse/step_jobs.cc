@@ -71,8 +71,7 @@ void StepJobs::AddJob(const SparsePolicy* policy,
                       uint32_t num_rows) {
   const uint32_t num_tokens = first_position + num_rows;
   const auto tile_begin = static_cast<uint32_t>(tiles_.size());
-  tiles_.resize(tile_begin + kv::KvStore::StripesFor(num_tokens));
-  WriteAllTiles(num_tokens, std::span(tiles_).subspan(tile_begin));
+  AppendAllTiles(num_tokens, &tiles_);
   jobs_.push_back({.sequence = static_cast<uint32_t>(sequences_.size()),
                    .row_begin = sequence.row_begin + first_position - sequence.first_position,
                    .num_rows = num_rows,

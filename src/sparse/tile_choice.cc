@@ -10,11 +10,12 @@ void ChooseTiles(const StepJobs& jobs,
                  const LayerQueries& queries,
                  uint32_t head,
                  SelectWorkspace& workspace,
-                 std::vector<TileLive>* tiles) {
+                 Selection* out) {
   const StepJob& job = jobs.jobs()[job_idx];
   const std::span<const TileLive> dense = jobs.DenseTilesOf(job);
   if (job.IsDense(queries.layer)) {
-    tiles->assign(dense.begin(), dense.end());
+    out->tiles.assign(dense.begin(), dense.end());
+    out->mass = 1;
     return;
   }
   const KvHeadIdx kv_head(static_cast<uint16_t>(head));
@@ -32,10 +33,9 @@ void ChooseTiles(const StepJobs& jobs,
       .scale = queries.spec->scale,
       .index = queries.indexes->ViewOf(job.sequence, queries.layer, kv_head),
   };
-  tiles->resize(dense.size());
-  tiles->resize(policy.algorithm().Select(select, workspace, *tiles));
+  policy.algorithm().Select(select, workspace, out);
   int attended = 0;
-  for (const TileLive& tile : *tiles) {
+  for (const TileLive& tile : out->tiles) {
     attended += std::popcount(tile.live);
   }
   queries.use->Record(job_idx, head, static_cast<uint32_t>(attended));

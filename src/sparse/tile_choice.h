@@ -2,21 +2,20 @@
 // Thread-safety: any worker, with a workspace of its own.
 #pragma once
 
-#include <vector>
-
 #include "sparse/layer_attention.h"
 #include "sparse/select_workspace.h"
 #include "sparse/step_jobs.h"
 
 namespace spindle::sparse {
 
-// Writes the tiles of job `job_idx`, ascending: everything in dense layers, else what the policy's
-// algorithm selects, which is counted. Allocates only when `tiles` has no capacity for the context.
+// Overwrites `out` with what job `job_idx` attends to: everything in dense layers, else what the
+// policy's algorithm selects, which is counted. Allocates only where `out` has no capacity for the
+// context.
 void ChooseTiles(const StepJobs& jobs,
                  size_t job_idx,
                  const LayerQueries& queries,
                  uint32_t head,
                  SelectWorkspace& workspace,
-                 std::vector<TileLive>* tiles);
+                 Selection* out);
 
 }  // namespace spindle::sparse

@@ -3,12 +3,14 @@
 // Thread-safety: stateless.
 #pragma once
 
+#include <vector>
+
 #include "sparse/sparse_algorithm.h"
 
 namespace spindle::sparse {
 
-// All positions of [0, num_tokens). Returns how many tiles. REQUIRES: `out` has a place for each.
-uint32_t WriteAllTiles(uint32_t num_tokens, std::span<TileLive> out);
+// All positions of [0, num_tokens).
+void AppendAllTiles(uint32_t num_tokens, std::vector<TileLive>* out);
 
 class DenseAlgorithm final : public SparseAlgorithm {
  public:
@@ -23,10 +25,10 @@ class DenseAlgorithm final : public SparseAlgorithm {
     return kernels::kOk;
   }
 
-  [[nodiscard]] uint32_t Select(const SelectJob& job,
-                                SelectWorkspace& /*workspace*/,
-                                std::span<TileLive> out) const override {
-    return WriteAllTiles(job.num_tokens(), out);
+  void Select(const SelectJob& job, SelectWorkspace& /*workspace*/, Selection* out) const override {
+    out->tiles.clear();
+    AppendAllTiles(job.num_tokens(), &out->tiles);
+    out->mass = 1;
   }
 };
 

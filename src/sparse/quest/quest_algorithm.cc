@@ -47,19 +47,21 @@ int QuestAlgorithm::BuildIndex(const IndexJob& job, const kernels::KernelTable& 
   return kernels::kOk;
 }
 
-uint32_t QuestAlgorithm::Select(const SelectJob& job,
-                                SelectWorkspace& workspace,
-                                std::span<TileLive> out) const {
+void QuestAlgorithm::Select(const SelectJob& job,
+                            SelectWorkspace& workspace,
+                            Selection* out) const {
+  out->mass = Selection::kNoEstimate;
   const PartitionRange pages = CandidatesOf(job, kPageTokens);
   const uint32_t wanted = BudgetPartitions(job, kPageTokens, pages);
   if (pages.size() == 0 || (wanted == pages.size() && !job.settings->always_ranks)) {
-    return WriteTiles(job, kPageTokens, pages, {}, out);
+    WriteTiles(job, kPageTokens, pages, {}, &out->tiles);
+    return;
   }
   SplitSigns(job, &workspace.query);
   ScoreCandidates(job, pages, kPagesPerStripe, 2 * job.head_dim, workspace);
   ReduceOverGroup(job, kernels::GroupReduction::kMaxLog, workspace);
   ChooseBest(wanted, workspace);
-  return WriteTiles(job, kPageTokens, pages, workspace.chosen, out);
+  WriteTiles(job, kPageTokens, pages, workspace.chosen, &out->tiles);
 }
 
 }  // namespace spindle::sparse

@@ -18,9 +18,7 @@ class QuestAlgorithm final : public SparseAlgorithm {
   [[nodiscard]] uint32_t index_bytes(const kv::KvGeometry& geometry) const override;
   [[nodiscard]] int BuildIndex(const IndexJob& job,
                                const kernels::KernelTable& kernels) const override;
-  [[nodiscard]] uint32_t Select(const SelectJob& job,
-                                SelectWorkspace& workspace,
-                                std::span<TileLive> out) const override;
+  void Select(const SelectJob& job, SelectWorkspace& workspace, Selection* out) const override;
 };
 
 }  // namespace spindle::sparse

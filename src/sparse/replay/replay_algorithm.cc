@@ -14,9 +14,10 @@ ReplayAlgorithm::ReplayAlgorithm(PageSchedule schedule) : schedule_(std::move(sc
                                               schedule_.num_kv_heads * schedule_.pages_per_step);
 }
 
-uint32_t ReplayAlgorithm::Select(const SelectJob& job,
-                                 SelectWorkspace& /*workspace*/,
-                                 std::span<TileLive> out) const {
+void ReplayAlgorithm::Select(const SelectJob& job,
+                             SelectWorkspace& /*workspace*/,
+                             Selection* out) const {
+  out->mass = Selection::kNoEstimate;
   const uint32_t num_tokens = job.num_tokens();
   const auto pages_per_tile = static_cast<uint32_t>(kStripeTokens / schedule_.page_tokens);
   const uint64_t page_mask = ~uint64_t{0} >> (kStripeTokens - schedule_.page_tokens);
@@ -29,12 +30,12 @@ uint32_t ReplayAlgorithm::Select(const SelectJob& job,
   const std::span<const uint32_t> drawn =
       std::span(schedule_.pages)
           .subspan(group * schedule_.pages_per_step, schedule_.pages_per_step);
-  uint32_t count = 0;
-  const auto add = [&](uint32_t tile, uint64_t live) {
-    if (count == 0 || out[count - 1].tile != tile) {
-      out[count++] = {.tile = tile, .live = 0};
+  out->tiles.clear();
+  const auto add = [out](uint32_t tile, uint64_t live) {
+    if (out->tiles.empty() || out->tiles.back().tile != tile) {
+      out->tiles.push_back({.tile = tile, .live = 0});
     }
-    out[count - 1].live |= live;
+    out->tiles.back().live |= live;
   };
   add(0, page_mask);
   for (const uint32_t page : drawn) {
@@ -43,8 +44,7 @@ uint32_t ReplayAlgorithm::Select(const SelectJob& job,
   }
   add(last_tile, ~uint64_t{0});
   // Nothing beyond the row itself.
-  out[count - 1].live &= ~uint64_t{0} >> (kStripeTokens - 1 - (num_tokens - 1) % kStripeTokens);
-  return count;
+  out->tiles.back().live &= ~uint64_t{0} >> (kStripeTokens - 1 - (num_tokens - 1) % kStripeTokens);
 }
 
 uint32_t ReplayAlgorithm::max_pages() const {

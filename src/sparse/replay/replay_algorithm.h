@@ -44,9 +44,7 @@ class ReplayAlgorithm final : public SparseAlgorithm {
 
   // The schedule's pages, stretched or squeezed from its num_pages to the pages that the context
   // has, the first page, and the tile of the row itself. Steps beyond the schedule begin anew.
-  [[nodiscard]] uint32_t Select(const SelectJob& job,
-                                SelectWorkspace& workspace,
-                                std::span<TileLive> out) const override;
+  void Select(const SelectJob& job, SelectWorkspace& workspace, Selection* out) const override;
 
   // Most pages that a step selects, those that are always selected included.
   [[nodiscard]] uint32_t max_pages() const;

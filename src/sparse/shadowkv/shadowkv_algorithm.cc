@@ -67,16 +67,18 @@ int ShadowKvAlgorithm::BuildIndex(const IndexJob& job, const kernels::KernelTabl
   return kernels::kOk;
 }
 
-uint32_t ShadowKvAlgorithm::Select(const SelectJob& job,
-                                   SelectWorkspace& workspace,
-                                   std::span<TileLive> out) const {
+void ShadowKvAlgorithm::Select(const SelectJob& job,
+                               SelectWorkspace& workspace,
+                               Selection* out) const {
+  out->mass = Selection::kNoEstimate;
   const PartitionRange chunks = CandidatesOf(job, kChunkTokens);
   const uint32_t num_outliers = std::min(outlier_chunks_, chunks.size());
   const uint32_t wanted =
       std::min(BudgetPartitions(job, kChunkTokens, chunks), chunks.size() - num_outliers);
   const bool takes_all = wanted + num_outliers == chunks.size();
   if (chunks.size() == 0 || (takes_all && !job.settings->always_ranks)) {
-    return WriteTiles(job, kChunkTokens, chunks, {}, out);
+    WriteTiles(job, kChunkTokens, chunks, {}, &out->tiles);
+    return;
   }
   ReadDeviations(job, chunks, workspace);
   ChooseBest(num_outliers, workspace);
@@ -98,7 +100,7 @@ uint32_t ShadowKvAlgorithm::Select(const SelectJob& job,
   for (size_t i = 0; i < workspace.chosen.size(); ++i) {
     workspace.chosen[i] |= workspace.kept[i];
   }
-  return WriteTiles(job, kChunkTokens, chunks, workspace.chosen, out);
+  WriteTiles(job, kChunkTokens, chunks, workspace.chosen, &out->tiles);
 }
 
 }  // namespace spindle::sparse

@@ -6,15 +6,16 @@
 
 namespace spindle::sparse {
 
-uint32_t StreamingAlgorithm::Select(const SelectJob& job,
-                                    SelectWorkspace& /*workspace*/,
-                                    std::span<TileLive> out) const {
+void StreamingAlgorithm::Select(const SelectJob& job,
+                                SelectWorkspace& /*workspace*/,
+                                Selection* out) const {
+  out->mass = Selection::kNoEstimate;
   const SparseSettings& settings = *job.settings;
   const uint64_t recent =
       uint64_t{std::max(1U, settings.recent_tokens)} + uint64_t{job.budget_tokens};
   const uint32_t num_tokens = job.num_tokens();
   const auto window = static_cast<uint32_t>(num_tokens - std::min<uint64_t>(num_tokens, recent));
-  return WriteSinkAndWindow(settings.sink_tokens, window, num_tokens, out);
+  WriteSinkAndWindow(settings.sink_tokens, window, num_tokens, &out->tiles);
 }
 
 }  // namespace spindle::sparse

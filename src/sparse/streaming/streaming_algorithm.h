@@ -21,9 +21,7 @@ class StreamingAlgorithm final : public SparseAlgorithm {
     return kernels::kOk;
   }
 
-  [[nodiscard]] uint32_t Select(const SelectJob& job,
-                                SelectWorkspace& workspace,
-                                std::span<TileLive> out) const override;
+  void Select(const SelectJob& job, SelectWorkspace& workspace, Selection* out) const override;
 };
 
 }  // namespace spindle::sparse

@@ -27,11 +27,9 @@ class DrawnPages final : public SparseAlgorithm {
     return kernels::kOk;
   }
 
-  [[nodiscard]] uint32_t Select(const SelectJob& job,
-                                SelectWorkspace& /*workspace*/,
-                                std::span<TileLive> out) const override {
+  void Select(const SelectJob& job, SelectWorkspace& /*workspace*/, Selection* out) const override {
+    out->tiles.clear();
     const uint32_t last = (job.num_tokens() - 1) / kStripeTokens;
-    uint32_t count = 0;
     for (uint32_t tile = 0; tile <= last; ++tile) {
       uint64_t live = 0;
       for (uint32_t page = 0; page < 4; ++page) {
@@ -47,10 +45,9 @@ class DrawnPages final : public SparseAlgorithm {
         live = ~uint64_t{0} >> (63 - (job.num_tokens() - 1) % kStripeTokens);
       }
       if (live != 0) {
-        out[count++] = {tile, live};
+        out->tiles.push_back({tile, live});
       }
     }
-    return count;
   }
 
  private:

@@ -21,17 +21,17 @@ PageSchedule Small() {
 
 std::vector<std::pair<uint32_t, uint64_t>> Choose(uint32_t position, uint32_t step, uint32_t head) {
   const ReplayAlgorithm algorithm(Small());
-  std::vector<TileLive> tiles(64);
+  Selection selection;
   SelectWorkspace workspace(*kernels::BestKernels());
-  const uint32_t count = algorithm.Select({.position = position,
-                                           .decode_step = step,
-                                           .layer = LayerIdx(0),
-                                           .head = KvHeadIdx(static_cast<uint16_t>(head))},
-                                          workspace,
-                                          tiles);
+  algorithm.Select({.position = position,
+                    .decode_step = step,
+                    .layer = LayerIdx(0),
+                    .head = KvHeadIdx(static_cast<uint16_t>(head))},
+                   workspace,
+                   &selection);
   std::vector<std::pair<uint32_t, uint64_t>> chosen;
-  for (uint32_t i = 0; i < count; ++i) {
-    chosen.emplace_back(tiles[i].tile, tiles[i].live);
+  for (const TileLive& tile : selection.tiles) {
+    chosen.emplace_back(tile.tile, tile.live);
   }
   return chosen;
 }
@@ -61,16 +61,16 @@ TEST(ReplayAlgorithmTest, ShorterAndLongerContextsScale) {
 
 TEST(ReplayAlgorithmTest, EveryRowSeesItselfAndNothingLater) {
   const ReplayAlgorithm algorithm(Small());
-  std::vector<TileLive> tiles(64);
+  Selection selection;
+  const std::vector<TileLive>& tiles = selection.tiles;
   SelectWorkspace workspace(*kernels::BestKernels());
   for (uint32_t position = 0; position < 2000; ++position) {
-    const uint32_t count =
-        algorithm.Select({.position = position, .decode_step = position % 2}, workspace, tiles);
-    ASSERT_GT(count, 0U);
-    for (uint32_t i = 1; i < count; ++i) {
+    algorithm.Select({.position = position, .decode_step = position % 2}, workspace, &selection);
+    ASSERT_GT(tiles.size(), 0U);
+    for (uint32_t i = 1; i < tiles.size(); ++i) {
       ASSERT_LT(tiles[i - 1].tile, tiles[i].tile);
     }
-    const TileLive& last = tiles[count - 1];
+    const TileLive& last = tiles.back();
     ASSERT_EQ(last.tile, position / 64);
     ASSERT_EQ(last.live >> (position % 64), 1U);
   }

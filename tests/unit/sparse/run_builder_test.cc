@@ -39,13 +39,13 @@ TEST(DenseAlgorithmTest, SelectsEveryPositionAndNoOther) {
   };
   SelectWorkspace workspace(*kernels::BestKernels());
   for (const Row& row : rows) {
-    std::array<TileLive, 20> tiles{};
-    const uint32_t count =
-        FindAlgorithm("dense")->Select({.position = row.num_tokens - 1}, workspace, tiles);
-    ASSERT_EQ(count, row.num_tiles) << row.num_tokens;
-    for (uint32_t i = 0; i < count; ++i) {
+    Selection selection;
+    FindAlgorithm("dense")->Select({.position = row.num_tokens - 1}, workspace, &selection);
+    const std::vector<TileLive>& tiles = selection.tiles;
+    ASSERT_EQ(tiles.size(), row.num_tiles) << row.num_tokens;
+    for (uint32_t i = 0; i < tiles.size(); ++i) {
       EXPECT_EQ(tiles[i].tile, i);
-      EXPECT_EQ(tiles[i].live, i + 1 < count ? ~uint64_t{0} : row.last_live);
+      EXPECT_EQ(tiles[i].live, i + 1 < tiles.size() ? ~uint64_t{0} : row.last_live);
     }
   }
 }

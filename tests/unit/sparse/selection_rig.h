@@ -59,20 +59,19 @@ class SelectionRig {
     for (const std::vector<uint64_t>& blob : index_) {
       blobs.push_back(reinterpret_cast<const uint8_t*>(blob.data()));
     }
-    std::vector<TileLive> tiles(stripes_.size());
-    const uint32_t count =
-        algorithm_.Select({.position = num_tokens_ - 1,
-                           .settings = &settings,
-                           .budget_tokens = budget_tokens,
-                           .q = q.data(),
-                           .group = static_cast<uint32_t>(q.size() / geometry_.head_dim),
-                           .head_dim = geometry_.head_dim,
-                           .scale = scale,
-                           .index = {.stripes = blobs, .offset = 0}},
-                          workspace_,
-                          tiles);
-    tiles.resize(count);
-    for (uint32_t i = 0; i < count; ++i) {
+    Selection selection;
+    algorithm_.Select({.position = num_tokens_ - 1,
+                       .settings = &settings,
+                       .budget_tokens = budget_tokens,
+                       .q = q.data(),
+                       .group = static_cast<uint32_t>(q.size() / geometry_.head_dim),
+                       .head_dim = geometry_.head_dim,
+                       .scale = scale,
+                       .index = {.stripes = blobs, .offset = 0}},
+                      workspace_,
+                      &selection);
+    const std::vector<TileLive>& tiles = selection.tiles;
+    for (uint32_t i = 0; i < tiles.size(); ++i) {
       EXPECT_NE(tiles[i].live, 0U);
       EXPECT_TRUE(i == 0 || tiles[i - 1].tile < tiles[i].tile);
     }

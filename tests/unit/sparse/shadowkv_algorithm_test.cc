@@ -198,18 +198,18 @@ TEST(StreamingAlgorithmTest, SinkAndWindowAndNothingElse) {
         for (const uint32_t budget : {0U, 50U, 5000U}) {
           const SparseSettings settings{
               .sink_tokens = sink, .recent_tokens = recent, .min_context = 0};
-          std::vector<TileLive> tiles(20);
-          tiles.resize(algorithm.Select(
+          Selection selection;
+          algorithm.Select(
               {.position = num_tokens - 1, .settings = &settings, .budget_tokens = budget},
               workspace,
-              tiles));
+              &selection);
           std::set<uint32_t> expected;
           for (uint32_t p = 0; p < num_tokens; ++p) {
             if (p < sink || p + std::max(1U, recent) + budget >= num_tokens) {
               expected.insert(p);
             }
           }
-          EXPECT_EQ(PositionsOf(tiles), expected);
+          EXPECT_EQ(PositionsOf(selection.tiles), expected);
         }
       }
     }
