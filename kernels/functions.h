@@ -6,6 +6,7 @@
 
 #include "base/dtype.h"
 #include "kernels/api/attention.h"
+#include "kernels/api/cluster.h"
 #include "kernels/api/exec.h"
 #include "kernels/api/gemm.h"
 #include "kernels/api/index.h"
@@ -68,6 +69,8 @@
   int ScorePartitions(const ScorePartitionsArgs& args); \
   void ReduceScores(const ReduceScoresArgs& args);      \
   uint32_t SelectBest(const SelectBestArgs& args);      \
+  int ClusterKeys(const ClusterArgs& args);             \
+  void EstimateClusters(const EstimateArgs& args);      \
   }
 
 SPINDLE_DECLARE_WEIGHT_AND_ROW_KERNELS(reference)

@@ -8,6 +8,7 @@
 
 #include "base/dtype.h"
 #include "kernels/api/attention.h"
+#include "kernels/api/cluster.h"
 #include "kernels/api/exec.h"
 #include "kernels/api/gemm.h"
 #include "kernels/api/index.h"
@@ -84,6 +85,8 @@ struct KernelTable {
   int (*score_partitions)(const ScorePartitionsArgs& args);
   void (*reduce_scores)(const ReduceScoresArgs& args);
   uint32_t (*select_best)(const SelectBestArgs& args);
+  int (*cluster_keys)(const ClusterArgs& args);
+  void (*estimate_clusters)(const EstimateArgs& args);
 
   // Cache of the fast tier. REQUIRES: `out` has room for args.num_wanted slots. Equal in all
   // tables.

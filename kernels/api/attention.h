@@ -66,6 +66,9 @@ struct AttentionItem {
   float* state = nullptr;
   bool resumes = false;   // begin with `state`; false in the first pass
   bool suspends = false;  // leave the merged states there and write no output; false in the last
+  // A span that was computed elsewhere, merged behind all others by the pass that writes the
+  // output: [num_rows][group][head_dim + 2] states (acc, m, l) of the same table; null: none.
+  float* last_span = nullptr;
 };
 
 struct AttentionArgs {

@@ -154,13 +154,7 @@ class UnitRunner {
       Suspend();
     } else if (unit_.partial < 0) {
       for (uint32_t i = 0; i < head_rows_; ++i) {
-        WriteHead(args_,
-                  item_,
-                  unit_.row_begin + i / args_.group,
-                  i % args_.group,
-                  merged_.m[i],
-                  merged_.l[i],
-                  merged_.acc + size_t{i} * args_.head_dim);
+        FinishHead(args_, item_, unit_.row_begin + i / args_.group, i % args_.group, merged_, i);
       }
     }
     return kOk;
@@ -456,7 +450,7 @@ int MergeAttention(const AttentionArgs& args,
           float* const state = plan.partials + index * (d + 2);
           MergeRow(d, {state + d, state + d + 1, state}, 0, {&m, &l, acc}, 0);
         }
-        WriteHead(args, item, h / args.group, h % args.group, m, l, acc);
+        FinishHead(args, item, h / args.group, h % args.group, {&m, &l, acc}, 0);
       }
     }
   }

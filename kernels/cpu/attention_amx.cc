@@ -552,7 +552,8 @@ class TileRunner {
       CopyState(head_->merged, i, suspends ? StateOfRow(i) : state);
       if (!suspends) {
         const uint32_t row = unit_.row_begin + i / args_.group;
-        WriteHead(args_, *head_->item, row, i % args_.group, state[d_], state[d_ + 1], state);
+        FinishHead(
+            args_, *head_->item, row, i % args_.group, {state + d_, state + d_ + 1, state}, 0);
       }
     }
   }

@@ -97,4 +97,19 @@ SPINDLE_INLINE float* StateOf(const AttentionArgs& args,
   }
 }
 
+// Merges the item's last span into head row `at` of `merged`, divides and writes the output.
+[[maybe_unused]] static inline void FinishHead(const AttentionArgs& args,
+                                               const AttentionItem& item,
+                                               uint32_t row,
+                                               uint32_t head,
+                                               const States& merged,
+                                               size_t at) {
+  const uint32_t d = args.head_dim;
+  if (item.last_span != nullptr) {
+    float* const last = item.last_span + (size_t{row} * args.group + head) * (d + 2);
+    MergeRow(d, {last + d, last + d + 1, last}, 0, merged, at);
+  }
+  WriteHead(args, item, row, head, merged.m[at], merged.l[at], merged.acc + at * d);
+}
+
 }  // namespace spindle::kernels::SPINDLE_KERNEL_ISA

@@ -155,6 +155,19 @@ void WriteRow(const AttentionArgs& args,
   }
 }
 
+void FinishRow(const AttentionArgs& args,
+               const AttentionItem& item,
+               uint32_t row,
+               uint32_t head,
+               State* merged) {
+  if (item.last_span != nullptr) {
+    MergeSpan(args.head_dim,
+              item.last_span + (size_t{row} * args.group + head) * (args.head_dim + 2),
+              merged);
+  }
+  WriteRow(args, item, row, head, *merged);
+}
+
 Query MakeQuery(const AttentionArgs& args, const AttentionItem& item, uint32_t row, uint32_t head) {
   Query query{args, item, uint64_t{item.first_position} + row, {}};
   const float* const q = item.q + row * args.q_stride + size_t{head} * args.head_dim;
@@ -196,7 +209,7 @@ void RunRow(const AttentionArgs& args,
   if (item.suspends) {
     StoreState(args.head_dim, merged, item.state + kept);
   } else if (unit.partial < 0) {
-    WriteRow(args, item, row, head, merged);
+    FinishRow(args, item, row, head, &merged);
   }
 }
 
@@ -236,7 +249,7 @@ int MergeAttention(const AttentionArgs& args,
                     plan.partials + (index * args.group + head) * (args.head_dim + 2),
                     &merged);
         }
-        WriteRow(args, item, row, head, merged);
+        FinishRow(args, item, row, head, &merged);
       }
     }
   }

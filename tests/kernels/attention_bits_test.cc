@@ -155,6 +155,23 @@ TEST_P(AttentionBitsTest, PassesGiveTheBitsOfOne) {
   }
 }
 
+// The last segment holds every row of the case, so that each sees something of both parts.
+TEST_P(AttentionBitsTest, ALastSpanFromElsewhereGivesTheBitsOfOne) {
+  for (const HeadShape shape : {HeadShape{6, 3, 64}, HeadShape{16, 1, 80}, HeadShape{1, 1, 128}}) {
+    SCOPED_TRACE(shape.head_dim);
+    for (const uint32_t num_rows : {1U, 150U}) {
+      const AttentionCase c = MakeCase(shape, kv_type_, 3300, num_rows, rng_);
+      const AttentionResult plain = RunAttention(*table_, c, 1);
+      ExpectSame(plain, RunAttentionWithLastSpan(*table_, c));
+      ExpectSame(
+          plain,
+          RunAttentionWithLastSpan(*table_, c, [this](const auto& args, AttentionPlan* plan) {
+            CutAtRandom(rng_, args, plan);
+          }));
+    }
+  }
+}
+
 // Five KV heads of one sequence side by side, as a KV store keeps them: a unit takes them together.
 TEST_P(AttentionBitsTest, HeadsTakenTogetherEqualEachAlone) {
   constexpr uint32_t kHeads = 5;

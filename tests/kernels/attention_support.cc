@@ -376,6 +376,37 @@ AttentionResult RunAttentionInPasses(const KernelTable& table,
   return run.result;
 }
 
+AttentionResult RunAttentionWithLastSpan(const KernelTable& table,
+                                         const AttentionCase& c,
+                                         const PlanEdit& edit) {
+  CaseRun run(c);
+  const size_t state_floats = size_t{c.num_rows} * c.group() * (c.shape.head_dim + 2);
+  std::vector<float> states(c.shape.num_kv_heads * state_floats, kNan);
+  std::vector<uint32_t> begins(run.items.size(), 0);
+  for (size_t h = 0; h < run.items.size(); ++h) {
+    const auto num_runs = static_cast<uint32_t>(c.runs[h].size());
+    for (uint32_t end = 0; end < num_runs;) {
+      begins[h] = end;
+      end = SpanEnd(run.items[h], end, num_runs);
+    }
+    run.items[h].runs = c.runs[h].data() + begins[h];
+    run.items[h].num_runs = num_runs - begins[h];
+    run.items[h].state = states.data() + h * state_floats;
+    run.items[h].suspends = true;
+  }
+  run.Run(table, 1, nullptr);
+  for (size_t h = 0; h < run.items.size(); ++h) {
+    AttentionItem& item = run.items[h];
+    item.runs = c.runs[h].data();
+    item.num_runs = begins[h];
+    item.state = nullptr;
+    item.suspends = false;
+    item.last_span = states.data() + h * state_floats;
+  }
+  run.Run(table, 1, edit);
+  return run.result;
+}
+
 OracleResult Oracle(const AttentionCase& c) {
   const uint32_t d = c.shape.head_dim;
   const uint32_t group = c.group();

@@ -114,6 +114,11 @@ AttentionResult RunAttentionInPasses(const KernelTable& table,
                                      uint32_t num_workers,
                                      uint32_t spans_per_pass);
 
+// The same with the last span computed on its own and handed in as AttentionItem::last_span.
+AttentionResult RunAttentionWithLastSpan(const KernelTable& table,
+                                         const AttentionCase& c,
+                                         const PlanEdit& edit = nullptr);
+
 // Attention over the stored values, without tiles: in double with exact probabilities, and in float
 // with the storage type's rounding of probabilities ("naive").
 struct OracleResult {
