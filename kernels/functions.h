@@ -69,6 +69,7 @@
   int ScorePartitions(const ScorePartitionsArgs& args); \
   void ReduceScores(const ReduceScoresArgs& args);      \
   uint32_t SelectBest(const SelectBestArgs& args);      \
+  uint32_t SelectWithin(const SelectWithinArgs& args);  \
   int ClusterKeys(const ClusterArgs& args);             \
   void EstimateClusters(const EstimateArgs& args);      \
   }

@@ -79,12 +79,13 @@ struct KernelTable {
   uint32_t (*collect_at_least)(const float* logits, uint32_t n, float threshold, ScoredToken* out);
 
   // Sparse attention: what is remembered of keys, and which partitions a query wants. SelectBest
-  // returns how many it chose: min(k, scores that are numbers).
+  // and SelectWithin return how many they chose.
   int (*key_bounds)(const KeyBoundsArgs& args);
   int (*key_mean)(const KeyMeanArgs& args);
   int (*score_partitions)(const ScorePartitionsArgs& args);
   void (*reduce_scores)(const ReduceScoresArgs& args);
   uint32_t (*select_best)(const SelectBestArgs& args);
+  uint32_t (*select_within)(const SelectWithinArgs& args);
   int (*cluster_keys)(const ClusterArgs& args);
   void (*estimate_clusters)(const EstimateArgs& args);
 

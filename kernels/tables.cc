@@ -18,8 +18,8 @@
 #define SPINDLE_SPARSE_KERNELS(isa)                                             \
   .key_bounds = isa::KeyBounds, .key_mean = isa::KeyMean,                       \
   .score_partitions = isa::ScorePartitions, .reduce_scores = isa::ReduceScores, \
-  .select_best = isa::SelectBest, .cluster_keys = isa::ClusterKeys,             \
-  .estimate_clusters = isa::EstimateClusters
+  .select_best = isa::SelectBest, .select_within = isa::SelectWithin,           \
+  .cluster_keys = isa::ClusterKeys, .estimate_clusters = isa::EstimateClusters
 
 namespace spindle::kernels {
 

@@ -49,4 +49,14 @@ struct SelectBestArgs {
   uint64_t* chosen;  // [⌈n / 64⌉] overwritten; bit j mod 64 of word j div 64: partition j
 };
 
+// The best of n scores (in the order of SelectBestArgs) as long as their weights fit into a budget:
+// up to the first one that would exceed it. NaN is never chosen.
+struct SelectWithinArgs {
+  const float* scores;      // [n]
+  const uint16_t* weights;  // [n]
+  uint32_t n;
+  uint64_t budget;
+  uint64_t* chosen;  // [⌈n / 64⌉] overwritten
+};
+
 }  // namespace spindle::kernels

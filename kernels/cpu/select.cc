@@ -124,6 +124,19 @@ void AddProbabilities(const float* values, uint32_t n, float scale, float shift,
   }
 }
 
+uint64_t WeightAtLeast(const SelectWithinArgs& args, float threshold) {
+  uint64_t weight = 0;
+  for (uint32_t begin = 0; begin < args.n; begin += 1U << 15) {  // sums fit into 32 bits
+    const uint32_t end = args.n - begin < 1U << 15 ? args.n : begin + (1U << 15);
+    uint32_t part = 0;
+    for (uint32_t i = begin; i < end; ++i) {
+      part += args.scores[i] >= threshold ? uint32_t{args.weights[i]} : 0U;
+    }
+    weight += part;
+  }
+  return weight;
+}
+
 uint32_t CountAtLeast(const float* scores, uint32_t n, float threshold) {
   uint32_t count = 0;
   for (uint32_t i = 0; i < n; ++i) {
@@ -142,6 +155,23 @@ SPINDLE_INLINE float FromOrdered(int32_t ordered) {
 
 constexpr int32_t kOrderedMinusInf = -0x7F800001;
 constexpr int32_t kOrderedInf = 0x7F800000;
+
+// The least threshold whose scores fit; +inf where not even those of +inf do, and then nothing is
+// taken at once.
+bool FittingThreshold(const SelectWithinArgs& args, float* threshold) {
+  int64_t low = kOrderedMinusInf;
+  int64_t high = int64_t{kOrderedInf} + 1;
+  while (low < high) {
+    const int64_t middle = (low + high) >> 1;
+    if (WeightAtLeast(args, FromOrdered(static_cast<int32_t>(middle))) <= args.budget) {
+      high = middle;
+    } else {
+      low = middle + 1;
+    }
+  }
+  *threshold = FromOrdered(static_cast<int32_t>(low < kOrderedInf ? low : kOrderedInf));
+  return low <= kOrderedInf;
+}
 
 // The largest threshold that at least k scores reach; -inf when fewer are numbers. A binary search
 // over all floats: 32 passes over scores that stay in the first-level cache, whatever their values.
@@ -230,6 +260,39 @@ uint32_t SelectBest(const SelectBestArgs& args) {
       count += taken ? 1 : 0;
     }
     args.chosen[begin / 64] = word;
+  }
+  return count;
+}
+
+uint32_t SelectWithin(const SelectWithinArgs& args) {
+  float threshold = 0;
+  const bool any = FittingThreshold(args, &threshold);
+  float next = kMinusInf;  // the best scores that do not all fit
+  uint64_t weight = 0;
+  uint32_t count = 0;
+  for (uint32_t begin = 0; begin < args.n; begin += 64) {
+    uint64_t word = 0;
+    for (uint32_t i = begin; i < args.n && i < begin + 64; ++i) {
+      const float score = args.scores[i];
+      if (any && score >= threshold) {
+        word |= uint64_t{1} << (i - begin);
+        weight += args.weights[i];
+        ++count;
+      } else if (score > next) {
+        next = score;
+      }
+    }
+    args.chosen[begin / 64] = word;
+  }
+  for (uint32_t i = 0; i < args.n; ++i) {
+    if (args.scores[i] == next && (!any || next < threshold)) {
+      if (weight + args.weights[i] > args.budget) {
+        break;
+      }
+      args.chosen[i / 64] |= uint64_t{1} << (i % 64);
+      weight += args.weights[i];
+      ++count;
+    }
   }
   return count;
 }

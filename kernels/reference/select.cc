@@ -63,13 +63,37 @@ void ReduceScores(const ReduceScoresArgs& args) {
   }
 }
 
-uint32_t SelectBest(const SelectBestArgs& args) {
-  std::vector<uint32_t> order(args.n);
+namespace {
+
+// Ids of the scores that are numbers: score descending, id ascending.
+std::vector<uint32_t> Ranking(const float* scores, uint32_t n) {
+  std::vector<uint32_t> order(n);
   std::iota(order.begin(), order.end(), 0U);
-  std::erase_if(order, [&](uint32_t j) { return std::isnan(args.scores[j]); });
-  std::stable_sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) {
-    return args.scores[a] > args.scores[b];
-  });
+  std::erase_if(order, [&](uint32_t j) { return std::isnan(scores[j]); });
+  std::stable_sort(
+      order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return scores[a] > scores[b]; });
+  return order;
+}
+
+}  // namespace
+
+uint32_t SelectWithin(const SelectWithinArgs& args) {
+  std::fill_n(args.chosen, (args.n + 63) / 64, uint64_t{0});
+  uint64_t weight = 0;
+  uint32_t count = 0;
+  for (const uint32_t j : Ranking(args.scores, args.n)) {
+    weight += args.weights[j];
+    if (weight > args.budget) {
+      break;
+    }
+    args.chosen[j / 64] |= uint64_t{1} << (j % 64);
+    ++count;
+  }
+  return count;
+}
+
+uint32_t SelectBest(const SelectBestArgs& args) {
+  std::vector<uint32_t> order = Ranking(args.scores, args.n);
   order.resize(std::min<size_t>(args.k, order.size()));
   std::fill_n(args.chosen, (args.n + 63) / 64, uint64_t{0});
   for (const uint32_t j : order) {

@@ -263,6 +263,54 @@ struct Stripe {
   StripeKeys keys;
 };
 
+TEST_P(SparseKernelsTest, TheBestThatFitGoUpToTheFirstThatDoesNot) {
+  SPINDLE_TABLE_OR_SKIP(table, GetParam());
+  std::mt19937 rng(static_cast<uint32_t>(test::RandomSeed(6)));
+  for (int round = 0; round < 2000; ++round) {
+    const uint32_t n = 1 + Below(rng, 200);
+    std::vector<float> scores(n);
+    std::vector<uint16_t> weights(n);
+    const uint32_t levels = 1 + Below(rng, 30);  // few: many ties
+    for (uint32_t i = 0; i < n; ++i) {
+      const uint32_t kind = Below(rng, 20);
+      scores[i] = kind == 0   ? std::numeric_limits<float>::quiet_NaN()
+                  : kind == 1 ? -kInfinity
+                  : kind == 2 ? kInfinity
+                              : static_cast<float>(Below(rng, levels)) - 10.0F;
+      weights[i] = static_cast<uint16_t>(Below(rng, 30));
+    }
+    const uint64_t budget = round % 10 == 0 ? 0 : Below(rng, 15 * n);
+    std::vector<uint32_t> order;
+    for (uint32_t i = 0; i < n; ++i) {
+      if (!std::isnan(scores[i])) {
+        order.push_back(i);
+      }
+    }
+    std::stable_sort(
+        order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return scores[a] > scores[b]; });
+    std::vector<uint64_t> expected((n + 63) / 64, 0);
+    uint64_t weight = 0;
+    uint32_t count = 0;
+    for (const uint32_t i : order) {
+      weight += weights[i];
+      if (weight > budget) {
+        break;
+      }
+      expected[i / 64] |= uint64_t{1} << (i % 64);
+      ++count;
+    }
+    std::vector<uint64_t> chosen((n + 63) / 64, ~uint64_t{0});
+    ASSERT_EQ(table->select_within({.scores = scores.data(),
+                                    .weights = weights.data(),
+                                    .n = n,
+                                    .budget = budget,
+                                    .chosen = chosen.data()}),
+              count)
+        << round;
+    ASSERT_EQ(chosen, expected) << round;
+  }
+}
+
 TEST_P(SparseKernelsTest, BoundsHoldAndAreTheClosest) {
   SPINDLE_TABLE_OR_SKIP(table, GetParam());
   std::mt19937 rng(static_cast<uint32_t>(test::RandomSeed(9)));
