@@ -4,17 +4,19 @@
 
 #include "sparse/dense/dense_algorithm.h"
 #include "sparse/quest/quest_algorithm.h"
+#include "sparse/retroinfer/retroinfer_algorithm.h"
 #include "sparse/shadowkv/shadowkv_algorithm.h"
 #include "sparse/streaming/streaming_algorithm.h"
 
 namespace spindle::sparse {
 
 std::span<const std::shared_ptr<const SparseAlgorithm>> Algorithms() {
-  static const std::array<std::shared_ptr<const SparseAlgorithm>, 4> algorithms = {
+  static const std::array<std::shared_ptr<const SparseAlgorithm>, 5> algorithms = {
       std::make_shared<DenseAlgorithm>(),
       std::make_shared<StreamingAlgorithm>(),
       std::make_shared<QuestAlgorithm>(),
       std::make_shared<ShadowKvAlgorithm>(),
+      std::make_shared<RetroInferAlgorithm>(),
   };
   return algorithms;
 }

@@ -98,7 +98,6 @@ void WriteTiles(const SelectJob& job,
   const uint32_t per_tile = kLanes / partition_tokens;
   const uint32_t always_from = AlwaysFrom(job, partition_tokens);
   const uint32_t num_tiles = (num_tokens + kLanes - 1) / kLanes;
-  out->clear();
   for (uint32_t tile = 0; tile < num_tiles; ++tile) {
     uint64_t live = LanesOfTile(tile, 0, std::min(job.settings->sink_tokens, num_tokens)) |
                     LanesOfTile(tile, always_from, num_tokens);
@@ -121,7 +120,6 @@ void WriteSinkAndWindow(uint32_t sink,
                         uint32_t window,
                         uint32_t num_tokens,
                         std::vector<TileLive>* out) {
-  out->clear();
   for (uint32_t tile = 0; tile * kLanes < num_tokens; ++tile) {
     const uint64_t live = LanesOfTile(tile, 0, std::min(sink, num_tokens)) |
                           LanesOfTile(tile, std::min(window, num_tokens), num_tokens);

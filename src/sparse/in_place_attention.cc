@@ -72,10 +72,8 @@ absl::Status InPlaceAttention::ChooseRuns(const LayerQueries& queries) {
                   workers_[exec->worker].workspace,
                   &choice.selection);
       choice.runs.clear();
-      AppendRuns(geometry_,
-                 jobs_->sequences()[job.sequence].stripes,
-                 choice.selection.tiles,
-                 &choice.runs);
+      AppendSelectionRuns(
+          geometry_, jobs_->sequences()[job.sequence].stripes, choice.selection, &choice.runs);
     }
     return static_cast<int>(kernels::kOk);
   });
@@ -84,14 +82,17 @@ absl::Status InPlaceAttention::ChooseRuns(const LayerQueries& queries) {
 void InPlaceAttention::BuildItems(const LayerQueries& queries) {
   const tensor::AttentionSpec& spec = *queries.spec;
   items_.clear();
-  const HeadChoice* choice = choices_.data();
+  HeadChoice* choice = choices_.data();
   for (size_t i = 0; i < jobs_->jobs().size(); ++i) {
     const StepJob& job = jobs_->jobs()[i];
     const std::span<const kernels::KvRun> all =
         std::span(dense_runs_).subspan(ranges_[i].begin, ranges_[i].end - ranges_[i].begin);
     for (uint32_t head = 0; head < spec.num_kv_heads; ++head) {
-      const std::span<const kernels::KvRun> runs =
-          job.IsDense(queries.layer) ? all : std::span(choice[head].runs);
+      const bool is_dense = job.IsDense(queries.layer);
+      const std::span<const kernels::KvRun> runs = is_dense ? all : std::span(choice[head].runs);
+      std::vector<float>* const estimate = is_dense || choice[head].selection.estimate.empty()
+                                               ? nullptr
+                                               : &choice[head].selection.estimate;
       items_.push_back({
           .q = queries.q + job.row_begin * queries.q_stride + queries.HeadOffset(head),
           .out = queries.out + job.row_begin * queries.out_stride + queries.HeadOffset(head),
@@ -103,6 +104,7 @@ void InPlaceAttention::BuildItems(const LayerQueries& queries) {
           .window = spec.window,
           .kv_offset =
               queries.layer.value() * geometry_.extent_bytes() + head * geometry_.head_bytes(),
+          .last_span = estimate == nullptr ? nullptr : estimate->data(),
       });
     }
     if (job.policy != nullptr) {

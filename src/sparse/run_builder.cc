@@ -1,5 +1,6 @@
 #include "sparse/run_builder.h"
 
+#include <algorithm>
 #include <bit>
 
 #include "base/status_macros.h"
@@ -55,6 +56,85 @@ void AppendRuns(const kv::KvGeometry& geometry,
       }
     }
   }
+}
+
+void ClusterLanes::Append(const kv::KvGeometry& geometry,
+                          uint32_t segment,
+                          const uint8_t* k_rows,
+                          uint32_t count) {
+  while (count > 0) {
+    const uint32_t fitting = std::min(count, kernels::kTileTokens - lane_);
+    runs_->push_back({.k = k_rows,
+                      .v = k_rows + geometry.v_offset(),
+                      .live = ~uint64_t{0},
+                      .row_stride = geometry.head_dim,
+                      .tile = ClusterTile(segment),
+                      .count = static_cast<uint16_t>(fitting),
+                      .first_lane = static_cast<uint8_t>(lane_),
+                      .last_of_tile = 0});
+    lane_ += fitting;
+    count -= fitting;
+    k_rows += fitting * geometry.row_bytes();
+    if (lane_ == kernels::kTileTokens) {
+      EndSegment();
+    }
+  }
+}
+
+void ClusterLanes::EndSegment() {
+  if (lane_ > 0) {
+    runs_->back().last_of_tile = 1;
+    lane_ = 0;
+  }
+}
+
+namespace {
+
+void AppendClusterRuns(const kv::KvGeometry& geometry,
+                       std::span<uint8_t* const> stripes,
+                       const ClusterUse& cluster,
+                       ClusterLanes* lanes) {
+  const uint32_t page_tokens = geometry.page_tokens();
+  for (uint32_t i = 0; i < cluster.count;) {
+    const uint32_t token = cluster.tokens[i];
+    uint32_t end = i + 1;
+    while (end < cluster.count && cluster.tokens[end] == token + (end - i) &&
+           cluster.tokens[end] % page_tokens != 0) {
+      ++end;
+    }
+    const size_t position = cluster.segment * kSegmentTokens + token;
+    lanes->Append(geometry,
+                  cluster.segment,
+                  stripes[position / kStripeTokens] +
+                      geometry.row_offset(0, static_cast<uint32_t>(position % kStripeTokens)),
+                  end - i);
+    i = end;
+  }
+}
+
+}  // namespace
+
+void AppendSelectionRuns(const kv::KvGeometry& geometry,
+                         std::span<uint8_t* const> stripes,
+                         const Selection& selection,
+                         std::vector<kernels::KvRun>* runs) {
+  const std::span<const TileLive> tiles = selection.tiles;
+  ClusterLanes lanes(runs);
+  size_t tile = 0;
+  for (size_t i = 0; i < selection.clusters.size(); ++i) {
+    const ClusterUse& cluster = selection.clusters[i];
+    const size_t first = tile;
+    while (tile < tiles.size() && tiles[tile].tile <= ClusterTile(cluster.segment)) {
+      ++tile;
+    }
+    AppendRuns(geometry, stripes, tiles.subspan(first, tile - first), runs);
+    AppendClusterRuns(geometry, stripes, cluster, &lanes);
+    if (i + 1 == selection.clusters.size() ||
+        selection.clusters[i + 1].segment != cluster.segment) {
+      lanes.EndSegment();
+    }
+  }
+  AppendRuns(geometry, stripes, tiles.subspan(tile), runs);
 }
 
 }  // namespace spindle::sparse

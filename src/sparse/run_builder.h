@@ -41,4 +41,37 @@ void AppendRuns(const kv::KvGeometry& geometry,
                 std::span<const TileLive> tiles,
                 std::vector<kernels::KvRun>* runs);
 
+// The tile that tokens of a segment in an algorithm's own order are attended as: behind those of
+// the segment's stripes, and, since the segment is complete, in the past of every row.
+[[nodiscard]] constexpr uint32_t ClusterTile(uint32_t segment) {
+  return segment * kernels::kSpanTiles + kernels::kSpanTiles - 1;
+}
+
+// Hands out the lanes of such tiles one after the other. Lanes of a run that crosses the end of a
+// tile are cut there.
+class ClusterLanes {
+ public:
+  explicit ClusterLanes(std::vector<kernels::KvRun>* runs) : runs_(runs) {}
+
+  // Appends `count` consecutive token rows.
+  void Append(const kv::KvGeometry& geometry,
+              uint32_t segment,
+              const uint8_t* k_rows,
+              uint32_t count);
+
+  // No more rows of this segment.
+  void EndSegment();
+
+ private:
+  std::vector<kernels::KvRun>* runs_;
+  uint32_t lane_ = 0;
+};
+
+// Appends the runs of a selection in the order of the fold: as AppendRuns, and rows of clusters
+// where they are in the stripes.
+void AppendSelectionRuns(const kv::KvGeometry& geometry,
+                         std::span<uint8_t* const> stripes,
+                         const Selection& selection,
+                         std::vector<kernels::KvRun>* runs);
+
 }  // namespace spindle::sparse

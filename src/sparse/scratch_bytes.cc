@@ -55,8 +55,11 @@ uint64_t ScratchBytes(const kv::KvGeometry& geometry, const ScratchBounds& bound
 uint64_t AllIndexBytes(const kv::KvGeometry& geometry, uint64_t num_stripes) {
   uint64_t bytes = 0;
   for (const std::shared_ptr<const SparseAlgorithm>& algorithm : Algorithms()) {
+    const bool by_segment = algorithm->index_unit() == IndexUnit::kSegment;
+    const uint64_t num_units =
+        by_segment ? num_stripes / (kSegmentTokens / kStripeTokens) + 1 : num_stripes;
     bytes += uint64_t{algorithm->index_bytes(geometry)} * geometry.num_layers *
-             geometry.num_kv_heads * num_stripes;
+             geometry.num_kv_heads * num_units;
   }
   return bytes;
 }

@@ -27,6 +27,7 @@ struct SelectWorkspace {
   std::vector<float> best;       // [partitions] reduced over the group
   std::vector<uint64_t> chosen;  // [⌈partitions / 64⌉]
   std::vector<uint64_t> kept;    // the same, of an earlier choice
+  std::vector<uint16_t> sizes;   // [partitions] tokens, where they differ
 };
 
 }  // namespace spindle::sparse

@@ -10,19 +10,24 @@
 #include <string_view>
 
 #include "base/ids.h"
+#include "base/prefix_key.h"
 #include "kernels/api/index.h"
+#include "kernels/codes.h"
 #include "kernels/registry.h"
 #include "kv/kv_geometry.h"
+#include "sparse/build_workspace.h"
 #include "sparse/select_workspace.h"
 #include "sparse/selection.h"
 #include "sparse/sparse_settings.h"
 
 namespace spindle::sparse {
 
-// The index of a sequence for one layer and KV head: that of stripe i lies at stripes[i] + offset.
+// The index of a sequence for one layer and KV head, position order: that of stripe i lies at
+// stripes[i] + offset, or that of segment i at segments[i] + offset, whichever the algorithm has.
 struct IndexView {
-  std::span<const uint8_t* const> stripes;  // position order
+  std::span<const uint8_t* const> stripes;
   uint64_t offset = 0;
+  std::span<const uint8_t* const> segments = {};  // complete ones
 };
 
 // The row that a choice is made for, at `position`; KV and, where units are complete, index cover
@@ -37,7 +42,8 @@ struct SelectJob {
   const float* q = nullptr;    // [group][head_dim] rotated, not scaled
   uint32_t group = 0;          // query heads of the KV head
   uint32_t head_dim = 0;
-  float scale = 0.0F;  // of q·k
+  float scale = 0.0F;    // of q·k
+  float softcap = 0.0F;  // of scaled scores; 0: none
   IndexView index = {};
 
   [[nodiscard]] uint32_t num_tokens() const { return position + 1; }
@@ -52,6 +58,24 @@ struct IndexJob {
   uint8_t* index;  // [index_bytes] of the stripe, layer and head; 16-byte aligned
 };
 
+// A complete segment of one layer and KV head.
+struct SegmentJob {
+  const kv::KvGeometry* geometry;
+  std::span<const uint8_t* const> stripes;  // its own, position order
+  uint64_t offset;                          // of the layer and head, from a stripe's address on
+  uint32_t segment;                         // absolute
+  uint8_t* index;  // [index_bytes] of the segment, layer and head; 16-byte aligned
+
+  // The K row of one of the segment's tokens; its V row lies geometry->v_offset() further.
+  [[nodiscard]] const uint8_t* KeyOf(uint32_t token) const {
+    return stripes[token / kStripeTokens] + offset +
+           geometry->row_offset(0, static_cast<uint32_t>(token % kStripeTokens));
+  }
+};
+
+// What one blob of an index is about.
+enum class IndexUnit : uint8_t { kStripe, kSegment };
+
 class SparseAlgorithm {
  public:
   virtual ~SparseAlgorithm() = default;
@@ -59,18 +83,28 @@ class SparseAlgorithm {
   // As in requests, configuration and metrics.
   [[nodiscard]] virtual std::string_view name() const = 0;
 
-  // Index bytes of a stripe, per layer and KV head: a multiple of 16. 0: no index.
+  [[nodiscard]] virtual IndexUnit index_unit() const { return IndexUnit::kStripe; }
+
+  // Index bytes of a unit, per layer and KV head: a multiple of 16. 0: no index.
   [[nodiscard]] virtual uint32_t index_bytes(const kv::KvGeometry& geometry) const = 0;
 
   // Index: completes the units that end in (lane_begin, lane_end]. A function of the stripe's keys
   // alone, so that sequences share it with the stripe, and incremental equals bulk.
   // ERRORS: kernel codes.
-  [[nodiscard]] virtual int BuildIndex(const IndexJob& job,
-                                       const kernels::KernelTable& kernels) const = 0;
+  [[nodiscard]] virtual int BuildIndex(const IndexJob& /*job*/,
+                                       const kernels::KernelTable& /*kernels*/) const {
+    return kernels::kOk;
+  }
 
-  // Select: overwrites `out`. Live lanes lie in [0, job.num_tokens()). The choice is a function of
-  // the job alone: the same after a preemption, in any batch. Allocates only where `out` has no
-  // capacity for the context.
+  // Index of segments: a function of the segment's keys, values and place alone.
+  [[nodiscard]] virtual int BuildSegment(const SegmentJob& /*job*/,
+                                         BuildWorkspace& /*workspace*/) const {
+    return kernels::kOk;
+  }
+
+  // Select: fills `out`, which is empty. Live lanes lie in [0, job.num_tokens()). The choice is a
+  // function of the job alone: the same after a preemption, in any batch. Allocates only where
+  // `out` has no capacity for the context.
   virtual void Select(const SelectJob& job, SelectWorkspace& workspace, Selection* out) const = 0;
 };
 

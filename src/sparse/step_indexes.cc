@@ -11,12 +11,18 @@ namespace spindle::sparse {
 StepIndexes::StepIndexes(const kv::KvStore& store,
                          platform::ComputePool& pool,
                          const kernels::KernelTable& kernels)
-    : kv_(store), pool_(pool), kernels_(kernels) {}
+    : kv_(store),
+      pool_(pool),
+      kernels_(kernels),
+      workspaces_(pool.num_workers(), BuildWorkspace(kernels)) {}
 
 absl::Status StepIndexes::BeginStep(std::span<const SequenceRows> rows) {
   UndoUnfinished();
   sequences_.clear();
   blobs_.clear();
+  for (auto& [algorithm, store] : segment_stores_) {
+    store.BeginStep();
+  }
   for (const SequenceRows& sequence : rows) {
     SPINDLE_RETURN_IF_ERROR(Add(sequence));
   }
@@ -25,10 +31,13 @@ absl::Status StepIndexes::BeginStep(std::span<const SequenceRows> rows) {
 
 // A step that failed half way has not built what it promised.
 void StepIndexes::UndoUnfinished() {
-  for (const Job& job : jobs_) {
-    job.store->SetBuiltLanes(job.slot, job.generation, job.lane_begin);
+  for (const StripeWork& work : stripe_work_) {
+    work.store->SetBuiltLanes(work.slot, work.generation, work.lane_begin);
   }
-  jobs_.clear();
+  for (const SegmentWork& work : segment_work_) {
+    work.store->Forget(work.blob);
+  }
+  EndStep();
 }
 
 absl::StatusOr<IndexStore*> StepIndexes::StoreOf(const SparseAlgorithm& algorithm) {
@@ -43,11 +52,53 @@ absl::StatusOr<IndexStore*> StepIndexes::StoreOf(const SparseAlgorithm& algorith
   return &it->second;
 }
 
+absl::StatusOr<SegmentIndexStore*> StepIndexes::SegmentStoreOf(const SparseAlgorithm& algorithm) {
+  auto it = segment_stores_.find(&algorithm);
+  if (it == segment_stores_.end()) {
+    SPINDLE_ASSIGN_OR_RETURN(
+        SegmentIndexStore store,
+        SegmentIndexStore::Create(
+            kv_.geometry(), kv_.Stats().capacity_stripes, algorithm.index_bytes(kv_.geometry())));
+    it = segment_stores_.emplace(&algorithm, std::move(store)).first;
+  }
+  return &it->second;
+}
+
 absl::Status StepIndexes::Add(const SequenceRows& rows) {
   if (rows.policy == nullptr || rows.policy->algorithm().index_bytes(kv_.geometry()) == 0) {
-    sequences_.push_back({nullptr, blobs_.size(), blobs_.size()});
+    sequences_.push_back({nullptr, nullptr, blobs_.size(), blobs_.size()});
     return absl::OkStatus();
   }
+  return rows.policy->algorithm().index_unit() == IndexUnit::kSegment ? AddSegments(rows)
+                                                                      : AddStripes(rows);
+}
+
+absl::Status StepIndexes::AddSegments(const SequenceRows& rows) {
+  const uint32_t num_tokens = rows.first_position + rows.num_rows;
+  // Clustering is dear: not before a row may use it.
+  if (rows.policy->IsDenseAt(num_tokens)) {
+    sequences_.push_back({nullptr, nullptr, blobs_.size(), blobs_.size()});
+    return absl::OkStatus();
+  }
+  constexpr auto kStripes = static_cast<uint32_t>(kSegmentTokens / kStripeTokens);
+  const SparseAlgorithm& algorithm = rows.policy->algorithm();
+  SPINDLE_ASSIGN_OR_RETURN(SegmentIndexStore* const store, SegmentStoreOf(algorithm));
+  const kv::SequenceView view = kv_.View(rows.sequence);
+  const size_t begin = blobs_.size();
+  for (uint32_t i = 0; i < num_tokens / kSegmentTokens; ++i) {
+    SPINDLE_ASSIGN_OR_RETURN(const SegmentIndexStore::Found found,
+                             store->Find(view.slots[(i + 1) * kStripes - 1], view.generations));
+    if (!found.is_built) {
+      segment_work_.push_back(
+          {&algorithm, store, found.blob, i, view.stripes.subspan(i * kStripes, kStripes)});
+    }
+    blobs_.push_back(store->Data(found.blob));
+  }
+  sequences_.push_back({nullptr, store, begin, blobs_.size()});
+  return absl::OkStatus();
+}
+
+absl::Status StepIndexes::AddStripes(const SequenceRows& rows) {
   const SparseAlgorithm& algorithm = rows.policy->algorithm();
   SPINDLE_ASSIGN_OR_RETURN(IndexStore* const store, StoreOf(algorithm));
   const kv::SequenceView view = kv_.View(rows.sequence);
@@ -62,32 +113,54 @@ absl::Status StepIndexes::Add(const SequenceRows& rows) {
     const uint32_t built = store->BuiltLanes(slot, generation);
     if (built < lane_end) {
       SPINDLE_RETURN_IF_ERROR(store->Cover(slot));
-      jobs_.push_back({&algorithm, store, view.stripes[i], slot, generation, built, lane_end});
+      stripe_work_.push_back(
+          {&algorithm, store, view.stripes[i], slot, generation, built, lane_end});
       // From now on, so that another sequence of the step leaves it alone.
       store->SetBuiltLanes(slot, generation, lane_end);
     }
     blobs_.push_back(store->Data(slot));
   }
-  sequences_.push_back({store, begin, blobs_.size()});
+  sequences_.push_back({store, nullptr, begin, blobs_.size()});
   return absl::OkStatus();
 }
 
 absl::Status StepIndexes::Build(LayerIdx layer) {
   const uint32_t num_heads = kv_.geometry().num_kv_heads;
-  return pool_.Run(static_cast<uint32_t>(jobs_.size()) * num_heads,
-                   1,
-                   [&](kernels::WorkRange range, kernels::Exec* /*exec*/) {
-                     for (uint32_t i = range.begin; i < range.end; ++i) {
-                       const int code = BuildHead(jobs_[i / num_heads], layer, i % num_heads);
-                       if (code != kernels::kOk) {
-                         return code;
-                       }
-                     }
-                     return static_cast<int>(kernels::kOk);
-                   });
+  const auto num_stripes = static_cast<uint32_t>(stripe_work_.size());
+  const auto num_units = num_stripes + static_cast<uint32_t>(segment_work_.size());
+  return pool_.Run(num_units * num_heads, 1, [&](kernels::WorkRange range, kernels::Exec* exec) {
+    for (uint32_t i = range.begin; i < range.end; ++i) {
+      const uint32_t unit = i / num_heads;
+      const int code = unit < num_stripes ? BuildHead(stripe_work_[unit], layer, i % num_heads)
+                                          : BuildHead(segment_work_[unit - num_stripes],
+                                                      layer,
+                                                      i % num_heads,
+                                                      workspaces_[exec->worker]);
+      if (code != kernels::kOk) {
+        return code;
+      }
+    }
+    return static_cast<int>(kernels::kOk);
+  });
 }
 
-int StepIndexes::BuildHead(const Job& job, LayerIdx layer, uint32_t head) const {
+int StepIndexes::BuildHead(const SegmentWork& work,
+                           LayerIdx layer,
+                           uint32_t head,
+                           BuildWorkspace& workspace) const {
+  const kv::KvGeometry& geometry = kv_.geometry();
+  const SegmentJob segment{
+      .geometry = &geometry,
+      .stripes =
+          std::span(const_cast<const uint8_t* const*>(work.stripes.data()), work.stripes.size()),
+      .offset = geometry.row_offset(layer.value(), 0) + head * geometry.head_bytes(),
+      .segment = work.segment,
+      .index = work.store->Data(work.blob) + work.store->Offset(layer.value(), head),
+  };
+  return work.algorithm->BuildSegment(segment, workspace);
+}
+
+int StepIndexes::BuildHead(const StripeWork& job, LayerIdx layer, uint32_t head) const {
   const kv::KvGeometry& geometry = kv_.geometry();
   const IndexJob index{
       .keys = {.k = job.stripe + geometry.row_offset(layer.value(), 0) +
@@ -105,16 +178,24 @@ int StepIndexes::BuildHead(const Job& job, LayerIdx layer, uint32_t head) const 
 
 IndexView StepIndexes::ViewOf(uint32_t sequence, LayerIdx layer, KvHeadIdx head) const {
   const SequenceIndex& index = sequences_[sequence];
-  if (index.store == nullptr) {
-    return {};
+  const auto blobs = std::span(blobs_).subspan(index.begin, index.end - index.begin);
+  if (index.segments != nullptr) {
+    return {.stripes = {},
+            .offset = index.segments->Offset(layer.value(), head.value()),
+            .segments = blobs};
   }
-  return {.stripes = std::span(blobs_).subspan(index.begin, index.end - index.begin),
-          .offset = index.store->Offset(layer.value(), head.value())};
+  if (index.stripes != nullptr) {
+    return {.stripes = blobs, .offset = index.stripes->Offset(layer.value(), head.value())};
+  }
+  return {};
 }
 
 uint64_t StepIndexes::committed_bytes() const {
   uint64_t bytes = 0;
   for (const auto& [algorithm, store] : stores_) {
+    bytes += store.committed_bytes();
+  }
+  for (const auto& [algorithm, store] : segment_stores_) {
     bytes += store.committed_bytes();
   }
   return bytes;

@@ -1,7 +1,7 @@
 // Indexes of the sequences of a step: finds the stripes whose index lacks keys that this step
-// appends, or that an algorithm has not seen yet, and completes them layer by layer, after the
-// append and before any choice of the layer. Thread-safety: engine-thread only while a step begins;
-// Build runs on the pool.
+// appends, and the stripes and segments that an algorithm has not seen yet, and completes them
+// layer by layer, after the append and before any choice of the layer. Thread-safety: engine-thread
+// only while a step begins; Build runs on the pool.
 #pragma once
 
 #include <cstdint>
@@ -14,6 +14,7 @@
 #include "kv/kv_store.h"
 #include "platform/compute_pool.h"
 #include "sparse/index_store.h"
+#include "sparse/segment_index_store.h"
 #include "sparse/sequence_rows.h"
 
 namespace spindle::sparse {
@@ -32,7 +33,10 @@ class StepIndexes {
   [[nodiscard]] absl::Status Build(LayerIdx layer);
 
   // Every layer was built. Without it the next step begins with what this one has left out.
-  void EndStep() { jobs_.clear(); }
+  void EndStep() {
+    stripe_work_.clear();
+    segment_work_.clear();
+  }
 
   // Of the step's i-th sequence; empty without an index. Valid until the next step.
   [[nodiscard]] IndexView ViewOf(uint32_t sequence, LayerIdx layer, KvHeadIdx head) const;
@@ -42,7 +46,7 @@ class StepIndexes {
 
  private:
   // One stripe that wants keys.
-  struct Job {
+  struct StripeWork {
     const SparseAlgorithm* algorithm;
     IndexStore* store;
     const uint8_t* stripe;
@@ -52,23 +56,43 @@ class StepIndexes {
     uint32_t lane_end;
   };
 
-  // The blobs of a sequence: [begin, end) of blobs_.
+  // One segment without an index.
+  struct SegmentWork {
+    const SparseAlgorithm* algorithm;
+    SegmentIndexStore* store;
+    uint32_t blob;
+    uint32_t segment;
+    std::span<uint8_t* const> stripes;
+  };
+
+  // The blobs of a sequence: [begin, end) of blobs_, of one of the stores or none.
   struct SequenceIndex {
-    const IndexStore* store;  // null: none
+    const IndexStore* stripes;
+    const SegmentIndexStore* segments;
     size_t begin;
     size_t end;
   };
 
   void UndoUnfinished();
   [[nodiscard]] absl::StatusOr<IndexStore*> StoreOf(const SparseAlgorithm& algorithm);
+  [[nodiscard]] absl::StatusOr<SegmentIndexStore*> SegmentStoreOf(const SparseAlgorithm& algorithm);
   [[nodiscard]] absl::Status Add(const SequenceRows& rows);
-  int BuildHead(const Job& job, LayerIdx layer, uint32_t head) const;
+  [[nodiscard]] absl::Status AddStripes(const SequenceRows& rows);
+  [[nodiscard]] absl::Status AddSegments(const SequenceRows& rows);
+  int BuildHead(const StripeWork& work, LayerIdx layer, uint32_t head) const;
+  int BuildHead(const SegmentWork& work,
+                LayerIdx layer,
+                uint32_t head,
+                BuildWorkspace& workspace) const;
 
   const kv::KvStore& kv_;
   platform::ComputePool& pool_;
   const kernels::KernelTable& kernels_;
   std::map<const SparseAlgorithm*, IndexStore> stores_;  // made at first use
-  std::vector<Job> jobs_;
+  std::map<const SparseAlgorithm*, SegmentIndexStore> segment_stores_;
+  std::vector<StripeWork> stripe_work_;
+  std::vector<SegmentWork> segment_work_;
+  std::vector<BuildWorkspace> workspaces_;  // [workers]
   std::vector<SequenceIndex> sequences_;
   std::vector<const uint8_t*> blobs_;
 };

@@ -1,6 +1,5 @@
 #include "sparse/tile_choice.h"
 
-#include <bit>
 #include <span>
 
 namespace spindle::sparse {
@@ -13,6 +12,7 @@ void ChooseTiles(const StepJobs& jobs,
                  Selection* out) {
   const StepJob& job = jobs.jobs()[job_idx];
   const std::span<const TileLive> dense = jobs.DenseTilesOf(job);
+  out->Clear();
   if (job.IsDense(queries.layer)) {
     out->tiles.assign(dense.begin(), dense.end());
     out->mass = 1;
@@ -31,14 +31,11 @@ void ChooseTiles(const StepJobs& jobs,
       .group = queries.spec->group(),
       .head_dim = queries.spec->head_dim,
       .scale = queries.spec->scale,
+      .softcap = queries.spec->softcap,
       .index = queries.indexes->ViewOf(job.sequence, queries.layer, kv_head),
   };
   policy.algorithm().Select(select, workspace, out);
-  int attended = 0;
-  for (const TileLive& tile : out->tiles) {
-    attended += std::popcount(tile.live);
-  }
-  queries.use->Record(job_idx, head, static_cast<uint32_t>(attended));
+  queries.use->Record(job_idx, head, out->CountAttended());
 }
 
 }  // namespace spindle::sparse

@@ -20,13 +20,7 @@ class DenseAlgorithm final : public SparseAlgorithm {
     return 0;
   }
 
-  [[nodiscard]] int BuildIndex(const IndexJob& /*job*/,
-                               const kernels::KernelTable& /*kernels*/) const override {
-    return kernels::kOk;
-  }
-
   void Select(const SelectJob& job, SelectWorkspace& /*workspace*/, Selection* out) const override {
-    out->tiles.clear();
     AppendAllTiles(job.num_tokens(), &out->tiles);
     out->mass = 1;
   }

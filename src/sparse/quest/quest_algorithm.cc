@@ -50,7 +50,6 @@ int QuestAlgorithm::BuildIndex(const IndexJob& job, const kernels::KernelTable& 
 void QuestAlgorithm::Select(const SelectJob& job,
                             SelectWorkspace& workspace,
                             Selection* out) const {
-  out->mass = Selection::kNoEstimate;
   const PartitionRange pages = CandidatesOf(job, kPageTokens);
   const uint32_t wanted = BudgetPartitions(job, kPageTokens, pages);
   if (pages.size() == 0 || (wanted == pages.size() && !job.settings->always_ranks)) {

@@ -17,7 +17,6 @@ ReplayAlgorithm::ReplayAlgorithm(PageSchedule schedule) : schedule_(std::move(sc
 void ReplayAlgorithm::Select(const SelectJob& job,
                              SelectWorkspace& /*workspace*/,
                              Selection* out) const {
-  out->mass = Selection::kNoEstimate;
   const uint32_t num_tokens = job.num_tokens();
   const auto pages_per_tile = static_cast<uint32_t>(kStripeTokens / schedule_.page_tokens);
   const uint64_t page_mask = ~uint64_t{0} >> (kStripeTokens - schedule_.page_tokens);
@@ -30,7 +29,6 @@ void ReplayAlgorithm::Select(const SelectJob& job,
   const std::span<const uint32_t> drawn =
       std::span(schedule_.pages)
           .subspan(group * schedule_.pages_per_step, schedule_.pages_per_step);
-  out->tiles.clear();
   const auto add = [out](uint32_t tile, uint64_t live) {
     if (out->tiles.empty() || out->tiles.back().tile != tile) {
       out->tiles.push_back({.tile = tile, .live = 0});

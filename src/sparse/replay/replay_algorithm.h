@@ -37,11 +37,6 @@ class ReplayAlgorithm final : public SparseAlgorithm {
     return 0;
   }
 
-  [[nodiscard]] int BuildIndex(const IndexJob& /*job*/,
-                               const kernels::KernelTable& /*kernels*/) const override {
-    return kernels::kOk;
-  }
-
   // The schedule's pages, stretched or squeezed from its num_pages to the pages that the context
   // has, the first page, and the tile of the row itself. Steps beyond the schedule begin anew.
   void Select(const SelectJob& job, SelectWorkspace& workspace, Selection* out) const override;

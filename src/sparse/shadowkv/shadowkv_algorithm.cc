@@ -70,7 +70,6 @@ int ShadowKvAlgorithm::BuildIndex(const IndexJob& job, const kernels::KernelTabl
 void ShadowKvAlgorithm::Select(const SelectJob& job,
                                SelectWorkspace& workspace,
                                Selection* out) const {
-  out->mass = Selection::kNoEstimate;
   const PartitionRange chunks = CandidatesOf(job, kChunkTokens);
   const uint32_t num_outliers = std::min(outlier_chunks_, chunks.size());
   const uint32_t wanted =

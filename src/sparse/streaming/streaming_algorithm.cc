@@ -9,7 +9,6 @@ namespace spindle::sparse {
 void StreamingAlgorithm::Select(const SelectJob& job,
                                 SelectWorkspace& /*workspace*/,
                                 Selection* out) const {
-  out->mass = Selection::kNoEstimate;
   const SparseSettings& settings = *job.settings;
   const uint64_t recent =
       uint64_t{std::max(1U, settings.recent_tokens)} + uint64_t{job.budget_tokens};

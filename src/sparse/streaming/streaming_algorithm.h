@@ -16,11 +16,6 @@ class StreamingAlgorithm final : public SparseAlgorithm {
     return 0;
   }
 
-  [[nodiscard]] int BuildIndex(const IndexJob& /*job*/,
-                               const kernels::KernelTable& /*kernels*/) const override {
-    return kernels::kOk;
-  }
-
   void Select(const SelectJob& job, SelectWorkspace& workspace, Selection* out) const override;
 };
 

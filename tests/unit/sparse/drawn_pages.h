@@ -22,13 +22,7 @@ class DrawnPages final : public SparseAlgorithm {
     return 0;
   }
 
-  [[nodiscard]] int BuildIndex(const IndexJob& /*job*/,
-                               const kernels::KernelTable& /*kernels*/) const override {
-    return kernels::kOk;
-  }
-
   void Select(const SelectJob& job, SelectWorkspace& /*workspace*/, Selection* out) const override {
-    out->tiles.clear();
     const uint32_t last = (job.num_tokens() - 1) / kStripeTokens;
     for (uint32_t tile = 0; tile <= last; ++tile) {
       uint64_t live = 0;

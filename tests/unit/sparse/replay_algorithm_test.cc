@@ -65,6 +65,7 @@ TEST(ReplayAlgorithmTest, EveryRowSeesItselfAndNothingLater) {
   const std::vector<TileLive>& tiles = selection.tiles;
   SelectWorkspace workspace(*kernels::BestKernels());
   for (uint32_t position = 0; position < 2000; ++position) {
+    selection.Clear();
     algorithm.Select({.position = position, .decode_step = position % 2}, workspace, &selection);
     ASSERT_GT(tiles.size(), 0U);
     for (uint32_t i = 1; i < tiles.size(); ++i) {

@@ -1,0 +1,37 @@
+// RetroInfer (arXiv 2505.02922): keys of a segment of 1,024 tokens are clustered; a row attends to
+// the tokens of the best clusters (retrieval zone), takes the next ones as if all their tokens had
+// the mean key and the mean value (estimation zone), and leaves out the rest. Always attended: the
+// first 16 tokens, and all that lie behind the last complete segment whose end is at least 64 (or
+// recent_tokens) tokens away (steady zone).
+//
+// Differences from the publication: clusters never span segments, so that sequences share the index
+// of a shared segment and generated text is indexed like a prompt; the token budget says how many
+// tokens are retrieved, where it speaks of a share of clusters; zones are cut at whole clusters.
+// Thread-safety: stateless.
+#pragma once
+
+#include "sparse/sparse_algorithm.h"
+
+namespace spindle::sparse {
+
+class RetroInferAlgorithm final : public SparseAlgorithm {
+ public:
+  static constexpr uint32_t kClusterTokens = 16;  // on average
+  static constexpr uint32_t kSinkTokens = 16;
+  static constexpr uint32_t kLeastRecentTokens = 64;
+  static constexpr uint32_t kIterations = 5;
+  // Of all clusters, that are estimated.
+  static constexpr double kEstimatedShare = 0.232;
+
+  [[nodiscard]] std::string_view name() const override { return "retroinfer"; }
+
+  [[nodiscard]] IndexUnit index_unit() const override { return IndexUnit::kSegment; }
+
+  [[nodiscard]] uint32_t index_bytes(const kv::KvGeometry& geometry) const override;
+
+  [[nodiscard]] int BuildSegment(const SegmentJob& job, BuildWorkspace& workspace) const override;
+
+  void Select(const SelectJob& job, SelectWorkspace& workspace, Selection* out) const override;
+};
+
+}  // namespace spindle::sparse
