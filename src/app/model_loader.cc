@@ -15,6 +15,7 @@
 #include "kv/kv_tiers.h"
 #include "model/config_reader.h"
 #include "platform/compute_pool.h"
+#include "sparse/selected_pages.h"
 
 namespace spindle::app {
 namespace {
@@ -116,7 +117,9 @@ absl::StatusOr<std::unique_ptr<kv::FastTier>> MakeFastTier(const config::LoadOpt
   fast.metadata_bytes = config::FastMetadataBytes(options, model, fast.fast_bytes);
   fast.num_workers = num_workers;
   fast.num_rings = num_workers;
-  fast.ring_frames = fast.pass_unit_tokens / fast.geometry.page_tokens();
+  // Whatever is selected of a segment.
+  fast.ring_frames = (sparse::MostPagesOfSegment(fast.geometry) + kv::kRunFrames - 1) /
+                     kv::kRunFrames * kv::kRunFrames;
   const uint64_t least = uint64_t{fast.num_rings} * fast.ring_frames * fast.geometry.page_bytes();
   if (fast.fast_bytes < least) {
     return absl::InvalidArgumentError(

@@ -87,6 +87,7 @@ void AppendServedGroups(const KvSimOptions& options,
   for (RecordedGroup& group :
        std::span(workload->run.groups).last(size_t{options.num_layers} * options.num_heads)) {
     for (uint32_t step = 0; step < sizes.num_steps; ++step) {
+      selection.Clear();
       algorithm.Select({.position = options.served_prompt_tokens + step,
                         .decode_step = step,
                         .layer = LayerIdx(group.layer),

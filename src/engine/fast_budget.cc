@@ -31,9 +31,14 @@ FastBudget::FastBudget(const sparse::FastMemory& fast,
       num_groups_(geometry.num_layers * geometry.num_kv_heads),
       capacity_frames_(tier_ == nullptr ? 0 : tier_->num_free_frames()) {}
 
+sparse::FastPageIds FastBudget::PageIds(const Choice& choice) const {
+  const sparse::SparsePolicy* const policy = choice.request->spec.decode->policy.get();
+  return {geometry_, policy == nullptr ? nullptr : &policy->algorithm()};
+}
+
 uint32_t FastBudget::NumPages(const Choice& choice) const {
   const uint64_t tokens = std::max<uint64_t>(choice.history.size(), choice.request->prompt_size());
-  return static_cast<uint32_t>((tokens + geometry_.page_tokens() - 1) / geometry_.page_tokens());
+  return PageIds(choice).CountFor(tokens);
 }
 
 double FastBudget::MandatoryPages(const Choice& choice) {
@@ -97,8 +102,10 @@ absl::Status FastBudget::Open(Choice& choice) {
   choice.fast = {};
   choice.fast.covered_pages = NumPages(choice) + kCoverPages;
   choice.fast.mandatory_pages = MandatoryPages(choice);
-  SPINDLE_ASSIGN_OR_RETURN(choice.fast.set,
-                           tier_->Open(choice.request->group, choice.fast.covered_pages));
+  SPINDLE_ASSIGN_OR_RETURN(
+      choice.fast.set,
+      tier_->Open(
+          choice.request->group, choice.fast.covered_pages, PageIds(choice).ids_per_segment()));
   const uint64_t free = tier_->num_free_frames() / num_groups_ / kv::kRunFrames * kv::kRunFrames;
   const auto size = static_cast<uint32_t>(std::min<uint64_t>(BoundsOf(choice).target, free));
   if (absl::Status status = tier_->Resize(choice.fast.set, size); !status.ok()) {

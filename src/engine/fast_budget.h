@@ -22,6 +22,7 @@
 #include "kv/fast/thrash_controller.h"
 #include "kv/kv_geometry.h"
 #include "sparse/attention_runtime.h"
+#include "sparse/selected_pages.h"
 
 namespace spindle::engine {
 
@@ -62,6 +63,7 @@ class FastBudget {
   void Resume(Choice& choice);
   // The tier has given each group of the choice so many frames.
   void HasResized(Choice& choice, uint32_t frames);
+  [[nodiscard]] sparse::FastPageIds PageIds(const Choice& choice) const;
   [[nodiscard]] uint32_t NumPages(const Choice& choice) const;
   // Per group and step: as measured, or as the algorithm declares before that.
   [[nodiscard]] static double MandatoryPages(const Choice& choice);

@@ -7,8 +7,8 @@
 #include "base/clock.h"
 #include "base/status_macros.h"
 #include "sparse/attention_scratch.h"
-#include "sparse/run_builder.h"
 #include "sparse/select_workspace.h"
+#include "sparse/selected_pages.h"
 #include "sparse/tile_choice.h"
 
 namespace spindle::sparse {
@@ -32,13 +32,13 @@ MirrorCounters& MirrorCounters::operator+=(const MirrorCounters& other) {
 
 // Sized by Reserve, so that nothing is allocated during a layer.
 struct MirrorAttention::Worker {
-  explicit Worker(const kernels::KernelTable& table) : workspace(table) {}
+  Worker(const kv::KvGeometry& geometry, const kernels::KernelTable& table)
+      : workspace(table), pages(geometry) {}
 
   SelectWorkspace workspace;
   kv::GroupPlan plan{0};
   Selection selection;               // the choice of a job
-  std::vector<uint32_t> pages;       // of these tiles
-  std::vector<kv::PageCopy> copies;  // of one pass
+  SelectedPages pages;               // of this choice
   std::vector<kernels::KvRun> runs;  // of one pass
   std::vector<kernels::AttentionUnit> units;
   platform::AlignedBuffer state;  // [rows of a job][group][head_dim + 2]
@@ -60,6 +60,8 @@ class MirrorAttention::HeadTask {
         exec_(exec),
         worker_(*of.workers_[exec->worker]),
         group_{sequence.rows.cache_set, queries.layer, KvHeadIdx(static_cast<uint16_t>(head))},
+        ids_(of.geometry_,
+             sequence.rows.policy == nullptr ? nullptr : &sequence.rows.policy->algorithm()),
         page_tokens_(of.geometry_.page_tokens()),
         head_offset_(queries.layer.value() * of.geometry_.extent_bytes() +
                      head * of.geometry_.head_bytes()) {}
@@ -88,7 +90,7 @@ class MirrorAttention::HeadTask {
     for (uint32_t begin = sequence_.rows.first_position; begin < end;) {
       const uint32_t page = begin / page_tokens_;
       const uint32_t page_end = std::min(end, (page + 1) * page_tokens_);
-      const uint32_t frame = of_.tier_.FrameOf(group_, page);
+      const uint32_t frame = of_.tier_.FrameOf(group_, ids_.OfPage(page));
       if (frame != kv::kNoFrame) {
         const size_t offset = begin % page_tokens_ * row_bytes;
         const size_t bytes = (page_end - begin) * row_bytes;
@@ -108,21 +110,20 @@ class MirrorAttention::HeadTask {
     FindPages(job_idx);
     const kv::Caching caching = CachingOf(job);
     kv::GroupPlan& plan = worker_.plan;
-    of_.tier_.Plan(exec_->worker, exec_->worker, group_, worker_.pages, caching, &plan);
+    of_.tier_.Plan(exec_->worker, exec_->worker, group_, worker_.pages.ids(), caching, &plan);
     Count(plan);
-    size_t tile = 0;
     for (size_t pass = 0; pass < plan.passes.size(); ++pass) {
       Load(plan.passes[pass]);
-      BuildRuns(plan.passes[pass], &tile);
+      BuildRuns(plan.passes[pass]);
       const int code = AttendPass(job, pass > 0, pass + 1 < plan.passes.size());
       if (code != kernels::kOk) {
-        of_.tier_.Abort(exec_->worker, group_, worker_.pages, plan);
+        of_.tier_.Abort(exec_->worker, group_, worker_.pages.ids(), plan);
         return code;
       }
     }
     of_.tier_.Commit(group_, plan);
     if (of_.recorder_ != nullptr) {
-      of_.recorder_->Select(exec_->worker, group_, caching, worker_.pages, plan);
+      of_.recorder_->Select(exec_->worker, group_, caching, worker_.pages.ids(), plan);
     }
     return kernels::kOk;
   }
@@ -137,7 +138,7 @@ class MirrorAttention::HeadTask {
     return chooses_later ? kv::Caching::kStream : kv::Caching::kFill;
   }
 
-  // The choice of the job, and the pages with a live lane that its first row's window reaches.
+  // The choice of the job, and the pages of it that its first row's window reaches.
   void FindPages(uint32_t job_idx) {
     const StepJob& job = of_.jobs_->jobs()[job_idx];
     std::vector<TileLive>& tiles = worker_.selection.tiles;
@@ -148,8 +149,7 @@ class MirrorAttention::HeadTask {
     std::erase_if(tiles, [lowest](const TileLive& tile) {
       return (tile.tile + 1) * kStripeTokens <= lowest;
     });
-    worker_.pages.clear();
-    AppendPages(of_.geometry_, tiles, &worker_.pages);
+    worker_.pages.Assign(worker_.selection, ids_);
   }
 
   void Count(const kv::GroupPlan& plan) {
@@ -162,8 +162,12 @@ class MirrorAttention::HeadTask {
   }
 
   void Load(const kv::AttentionPass& pass) {
-    const size_t page_bytes = of_.geometry_.page_bytes();
-    const uint64_t bytes = (pass.load_end - pass.load_begin) * page_bytes;
+    uint64_t bytes = 0;
+    for (uint32_t i = pass.load_begin; i < pass.load_end; ++i) {
+      const kv::PageLoad& load = worker_.plan.loads[i];
+      bytes += worker_.pages.AddCopies(
+          load.index, sequence_.stripes, head_offset_, of_.tier_.FrameData(load.frame));
+    }
     if (bytes == 0) {
       return;
     }
@@ -171,32 +175,19 @@ class MirrorAttention::HeadTask {
     if (of_.link_ != nullptr) {
       ready = of_.link_->Send(SteadyClock().Now(), bytes);
     }
-    worker_.copies.clear();
-    for (uint32_t i = pass.load_begin; i < pass.load_end; ++i) {
-      const kv::PageLoad& load = worker_.plan.loads[i];
-      worker_.copies.push_back(
-          {HostPage(worker_.pages[load.index]), of_.tier_.FrameData(load.frame)});
-    }
-    kv::CopyPages(worker_.copies, page_bytes);
+    worker_.pages.RunCopies();
     worker_.counters.bytes_copied += bytes;
     if (of_.link_ != nullptr) {
       worker_.counters.stall_ns += static_cast<uint64_t>(of_.link_->Await(ready).count());
     }
   }
 
-  // `tile`: of the first page; moved on.
-  void BuildRuns(const kv::AttentionPass& pass, size_t* tile) {
+  void BuildRuns(const kv::AttentionPass& pass) {
     worker_.runs.clear();
-    for (uint32_t i = pass.page_begin; i < pass.page_end; ++i) {
-      const uint32_t position = worker_.pages[i] * page_tokens_;
-      while (worker_.selection.tiles[*tile].tile != position / kStripeTokens) {
-        ++*tile;
-      }
-      worker_.runs.push_back(PageRun(of_.geometry_,
-                                     worker_.selection.tiles[*tile],
-                                     position % kStripeTokens,
-                                     of_.tier_.FrameData(worker_.plan.frames[i])));
-    }
+    const auto frame_of = [this](uint32_t i) {
+      return of_.tier_.FrameData(worker_.plan.frames[i]);
+    };
+    worker_.pages.AppendRuns(pass.page_begin, pass.page_end, frame_of, &worker_.runs);
   }
 
   int AttendPass(const StepJob& job, bool resumes, bool suspends) {
@@ -214,6 +205,8 @@ class MirrorAttention::HeadTask {
         .state = worker_.state.As<float>().data(),
         .resumes = resumes,
         .suspends = suspends,
+        .last_span =
+            worker_.selection.estimate.empty() ? nullptr : worker_.selection.estimate.data(),
     };
     const kernels::AttentionArgs args{
         .items = &item,
@@ -242,6 +235,7 @@ class MirrorAttention::HeadTask {
   kernels::Exec* const exec_;
   Worker& worker_;
   const kv::GroupRef group_;
+  const FastPageIds ids_;
   const uint32_t page_tokens_;
   const size_t head_offset_;  // of the layer and head, in a stripe
 };
@@ -259,7 +253,7 @@ MirrorAttention::MirrorAttention(const kv::KvGeometry& geometry,
       pool_(pool),
       kernels_(kernels) {
   for (uint32_t i = 0; i < pool.num_workers(); ++i) {
-    workers_.push_back(std::make_unique<Worker>(kernels));
+    workers_.push_back(std::make_unique<Worker>(geometry, kernels));
   }
 }
 
@@ -271,8 +265,7 @@ void MirrorAttention::BeginStep(const StepJobs& jobs) {
   const size_t num_pages = num_tiles * (kStripeTokens / geometry_.page_tokens());
   for (const std::unique_ptr<Worker>& worker : workers_) {
     worker->selection.tiles.reserve(num_tiles);
-    worker->pages.reserve(num_pages);
-    worker->copies.reserve(num_pages);
+    worker->pages.Reserve(num_pages);
     worker->runs.reserve(num_pages);
     worker->plan.Reserve(num_pages);
     worker->units.resize(
@@ -291,12 +284,21 @@ void MirrorAttention::RecordRows() const {
   const uint32_t page_tokens = geometry_.page_tokens();
   for (const StepSequence& sequence : jobs_->sequences()) {
     const SequenceRows& rows = sequence.rows;
-    const uint32_t page_begin = rows.first_position / page_tokens;
-    const uint32_t page_end = (rows.first_position + rows.num_rows - 1) / page_tokens + 1;
-    if (rows.first_position >= rows.decode_begin) {
-      recorder_->Append(rows.cache_set, page_begin, page_end);
-    } else {
-      recorder_->Prefill(rows.cache_set, page_begin, page_end);
+    const FastPageIds ids(geometry_, rows.policy == nullptr ? nullptr : &rows.policy->algorithm());
+    const uint32_t end = rows.first_position + rows.num_rows;
+    for (uint32_t position = rows.first_position; position < end;) {
+      // Ids are consecutive inside a segment.
+      const auto segment_end =
+          static_cast<uint32_t>((position / kSegmentTokens + 1) * kSegmentTokens);
+      const uint32_t last = std::min(end, segment_end) - 1;
+      const uint32_t id_begin = ids.OfPage(position / page_tokens);
+      const uint32_t id_end = ids.OfPage(last / page_tokens) + 1;
+      if (rows.first_position >= rows.decode_begin) {
+        recorder_->Append(rows.cache_set, id_begin, id_end);
+      } else {
+        recorder_->Prefill(rows.cache_set, id_begin, id_end);
+      }
+      position = last + 1;
     }
   }
 }

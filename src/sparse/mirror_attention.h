@@ -16,7 +16,6 @@
 #include "kernels/registry.h"
 #include "kv/fast/emulated_link.h"
 #include "kv/fast/fast_tier.h"
-#include "kv/fast/page_copy.h"
 #include "kv/kv_geometry.h"
 #include "kv/trace/access_recorder.h"
 #include "platform/compute_pool.h"

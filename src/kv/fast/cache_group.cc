@@ -21,18 +21,15 @@ uint16_t SaturatingCount(uint64_t count) {
 
 // Gives the ring's frames to the loads that have none and cuts passes where they run out, at
 // borders of units only: a unit is attended as a whole.
-void BuildPasses(std::span<const uint32_t> pages,
-                 uint32_t pages_per_unit,
-                 FrameRing ring,
-                 GroupPlan* plan) {
+void BuildPasses(std::span<const uint32_t> pages, FrameRing ring, GroupPlan* plan) {
   const auto num_pages = static_cast<uint32_t>(pages.size());
   const auto num_loads = static_cast<uint32_t>(plan->loads.size());
   AttentionPass pass{0, 0, 0, 0};
   uint32_t used = 0;
   while (pass.page_end < num_pages) {
-    const uint32_t unit = pages[pass.page_end] / pages_per_unit;
+    const uint32_t unit = pages[pass.page_end] / ring.pages_per_unit;
     uint32_t unit_end = pass.page_end;
-    while (unit_end < num_pages && pages[unit_end] / pages_per_unit == unit) {
+    while (unit_end < num_pages && pages[unit_end] / ring.pages_per_unit == unit) {
       ++unit_end;
     }
     uint32_t load_end = pass.load_end;
@@ -189,7 +186,7 @@ void CacheGroup::Plan(const GroupContext& context,
   if (plan->num_streamed == 0) {
     plan->passes.push_back({0, num_pages, 0, num_misses});
   } else {
-    BuildPasses(pages, context.pages_per_unit, ring, plan);
+    BuildPasses(pages, ring, plan);
   }
 }
 

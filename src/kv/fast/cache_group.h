@@ -24,7 +24,6 @@ struct GroupContext {
   FramePool& pool;
   MetadataSlab& slab;
   const BucketedLru& lru;
-  uint32_t pages_per_unit;  // that passes are cut at
   uint32_t window_steps;
   uint32_t num_ring_frames;  // of all rings; frames below this number belong to no group
   bool refault_maps;
@@ -45,6 +44,7 @@ struct GroupWorker {
 struct FrameRing {
   uint32_t first;
   uint32_t count;
+  uint32_t pages_per_unit;  // that passes are cut at
 };
 
 class CacheGroup {

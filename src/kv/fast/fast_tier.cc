@@ -72,7 +72,6 @@ class FastTier::Impl {
         context_{.pool = pool_,
                  .slab = *slab_,
                  .lru = lru_,
-                 .pages_per_unit = PagesPerUnit(options),
                  .window_steps = options.window_steps,
                  .num_ring_frames = options.num_rings * options.ring_frames,
                  .refault_maps = options.refault_maps,
@@ -88,7 +87,9 @@ class FastTier::Impl {
     return pool_.Allocate(runs);
   }
 
-  [[nodiscard]] absl::StatusOr<CacheSetId> Open(BudgetGroupId budget_group, uint32_t num_pages) {
+  [[nodiscard]] absl::StatusOr<CacheSetId> Open(BudgetGroupId budget_group,
+                                                uint32_t num_pages,
+                                                uint32_t pages_per_unit) {
     if (unused_places_.empty()) {
       sets_.push_back(std::make_unique<Set>());
       sets_.back()->groups.resize(num_groups());
@@ -100,6 +101,7 @@ class FastTier::Impl {
     Set& set = *sets_[id.value()];
     set.is_open = true;
     set.budget_group = budget_group;
+    set.pages_per_unit = pages_per_unit == 0 ? PagesPerUnit(options_) : pages_per_unit;
     set.step = 0;
     set.evicted_shrunk = 0;
     set.evicted_dropped = 0;
@@ -178,8 +180,9 @@ class FastTier::Impl {
             GroupPlan* plan) {
     SPINDLE_DCHECK(worker < workers_.size() && ring < options_.num_rings);
     CacheGroup& group = GroupOf(ref);
-    group.AdvanceTo(context_, SetOf(ref.set).step);
-    const FrameRing frames{ring * options_.ring_frames, options_.ring_frames};
+    const Set& set = SetOf(ref.set);
+    group.AdvanceTo(context_, set.step);
+    const FrameRing frames{ring * options_.ring_frames, options_.ring_frames, set.pages_per_unit};
     group.Plan(context_, *workers_[worker], pages, caching, frames, plan);
   }
 
@@ -297,6 +300,7 @@ class FastTier::Impl {
   struct Set {
     std::vector<CacheGroup> groups;  // [num_layers, num_kv_heads]
     BudgetGroupId budget_group;
+    uint32_t pages_per_unit = 1;
     uint64_t evicted_shrunk = 0;
     uint64_t evicted_dropped = 0;
     uint16_t step = 0;
@@ -355,8 +359,10 @@ FastTier::FastTier(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
 FastTier::~FastTier() = default;
 
-absl::StatusOr<CacheSetId> FastTier::Open(BudgetGroupId budget_group, uint32_t num_pages) {
-  return impl_->Open(budget_group, num_pages);
+absl::StatusOr<CacheSetId> FastTier::Open(BudgetGroupId budget_group,
+                                          uint32_t num_pages,
+                                          uint32_t pages_per_unit) {
+  return impl_->Open(budget_group, num_pages, pages_per_unit);
 }
 
 absl::Status FastTier::Cover(CacheSetId set, uint32_t num_pages) {

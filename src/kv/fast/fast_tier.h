@@ -106,8 +106,11 @@ class FastTier {
   FastTier& operator=(const FastTier&) = delete;
 
   // Groups for all layers and KV heads of a sequence, without frames, for pages [0, num_pages).
-  // ERRORS: kResourceExhausted (metadata; nothing changed).
-  [[nodiscard]] absl::StatusOr<CacheSetId> Open(BudgetGroupId budget_group, uint32_t num_pages);
+  // `pages_per_unit`: pages that one pass must hold together, where ids do not mean tokens; 0:
+  // those of the options. ERRORS: kResourceExhausted (metadata; nothing changed).
+  [[nodiscard]] absl::StatusOr<CacheSetId> Open(BudgetGroupId budget_group,
+                                                uint32_t num_pages,
+                                                uint32_t pages_per_unit = 0);
 
   // Makes room for pages [0, num_pages) in the directories. Pages beyond can be planned, but are
   // streamed. ERRORS: kInvalidArgument (more than FrameWord::kMaxPages), kResourceExhausted

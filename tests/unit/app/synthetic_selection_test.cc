@@ -44,20 +44,21 @@ TEST(SyntheticDecode, ReadsThePagesThatTheSimulatorReplays) {
   ASSERT_TRUE(run.ok()) << run.status();
   ASSERT_EQ(run->groups.size(), 6U);
 
-  std::vector<sparse::TileLive> tiles(1024 / 64);
+  sparse::Selection selection;
   std::vector<uint32_t> pages;
   sparse::SelectWorkspace workspace(*kernels::BestKernels());
   for (const kv::sim::RecordedGroup& group : run->groups) {
     ASSERT_EQ(group.selections.num_steps(), kSteps);
     for (uint32_t step = 0; step < kSteps; ++step) {
-      const uint32_t count = decode->policy->algorithm().Select({.position = kPrompt + step,
-                                                                 .decode_step = step,
-                                                                 .layer = LayerIdx(group.layer),
-                                                                 .head = KvHeadIdx(group.head)},
-                                                                workspace,
-                                                                tiles);
+      selection.Clear();
+      decode->policy->algorithm().Select({.position = kPrompt + step,
+                                          .decode_step = step,
+                                          .layer = LayerIdx(group.layer),
+                                          .head = KvHeadIdx(group.head)},
+                                         workspace,
+                                         &selection);
       pages.clear();
-      sparse::AppendPages(geometry, std::span(tiles).first(count), &pages);
+      sparse::AppendPages(geometry, selection.tiles, &pages);
       const auto replayed = group.selections.step(step);
       ASSERT_EQ(pages, std::vector<uint32_t>(replayed.begin(), replayed.end()))
           << "layer " << group.layer << ", head " << int{group.head} << ", step " << step;

@@ -16,6 +16,7 @@
 #include "kv/kv_store.h"
 #include "platform/compute_pool.h"
 #include "sparse/attention_runtime.h"
+#include "sparse/selected_pages.h"
 
 namespace spindle::sparse {
 
@@ -35,6 +36,7 @@ struct RigOptions {
   uint32_t num_stripes = 64;
   bool mirror = false;            // through a fast tier …
   uint32_t frames_per_group = 0;  // … with so many frames for each group of a sequence
+  bool has_clusters = false;      // … and passes that hold whatever is selected of a segment
   kv::EmulatedLink* link = nullptr;
   kv::AccessRecorder* recorder = nullptr;  // of the mirror mode
 };
@@ -112,17 +114,20 @@ class AttentionRig {
     return spec;
   }
 
-  [[nodiscard]] SequenceId Open() {
+  // `policy`: of its rows, as far as it has clusters.
+  [[nodiscard]] SequenceId Open(const SparsePolicy* policy = nullptr) {
     const SequenceId sequence = store_->Open(BudgetGroupId(1), {}, 0);
     if (tier_ != nullptr) {
-      OpenSet(sequence);
+      OpenSet(sequence, policy);
       Resize(sequence, options_.frames_per_group);
     }
     return sequence;
   }
 
-  void OpenSet(SequenceId sequence) {
-    sets_[sequence.value()] = tier_->Open(BudgetGroupId(1), max_pages()).value();
+  void OpenSet(SequenceId sequence, const SparsePolicy* policy = nullptr) {
+    const FastPageIds ids(store_->geometry(), policy == nullptr ? nullptr : &policy->algorithm());
+    sets_[sequence.value()] =
+        tier_->Open(BudgetGroupId(1), ids.CountFor(kMaxPositions), ids.ids_per_segment()).value();
   }
 
   // Of the mirror mode: what the engine's budget does.
@@ -206,7 +211,9 @@ class AttentionRig {
     options.geometry = geometry;
     options.num_workers = pool_->num_workers();
     options.num_rings = options.num_workers;
-    options.ring_frames = static_cast<uint32_t>(kSegmentTokens / geometry.page_tokens());
+    options.ring_frames = options_.has_clusters
+                              ? (MostPagesOfSegment(geometry) + 7) / 8 * 8
+                              : static_cast<uint32_t>(kSegmentTokens / geometry.page_tokens());
     options.metadata_bytes = uint64_t{16} << 20;
     options.poison_free_frames = true;
     const uint64_t frames =

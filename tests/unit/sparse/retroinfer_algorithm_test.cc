@@ -1,0 +1,360 @@
+// Zones of RetroInfer against a plain definition over the clusters of its index.
+#include "sparse/retroinfer/retroinfer_algorithm.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <numeric>
+#include <random>
+#include <set>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "kernels/registry.h"
+#include "naive_selection.h"
+#include "sparse/retroinfer/cluster_index.h"
+#include "sparse/sparse_settings.h"
+#include "support/random_seed.h"
+
+namespace spindle::sparse {
+namespace {
+
+constexpr uint32_t kDim = 32;
+constexpr float kScale = 0.2F;
+
+// Stripes of one layer and head with random rows, and the index of every complete segment.
+class ClusteredContext {
+ public:
+  ClusteredContext(uint32_t num_tokens, std::mt19937& rng)
+      : geometry_{1, 1, kDim, DType::kBF16}, num_tokens_(num_tokens) {
+    std::normal_distribution<float> normal;
+    // Topics, so that clusters differ in size.
+    std::vector<float> topics(size_t{40} * kDim);
+    for (float& x : topics) {
+      x = normal(rng);
+    }
+    keys_.resize(size_t{num_tokens} * kDim);
+    values_.resize(keys_.size());
+    for (uint32_t t = 0; t < num_tokens; ++t) {
+      if (t % 64 == 0) {
+        stripes_.emplace_back(geometry_.stripe_bytes());
+      }
+      const size_t topic = std::min(rng() % 40, rng() % 40);
+      for (uint32_t d = 0; d < kDim; ++d) {
+        keys_[size_t{t} * kDim + d] =
+            Stored(t, d, 0, topics[topic * kDim + d] + 0.6F * normal(rng));
+        values_[size_t{t} * kDim + d] = Stored(t, d, geometry_.v_offset(), normal(rng));
+      }
+    }
+    const RetroInferAlgorithm algorithm;
+    for (uint32_t segment = 0; segment < num_tokens / 1024; ++segment) {
+      std::vector<const uint8_t*> stripes;
+      for (uint32_t i = 0; i < 16; ++i) {
+        stripes.push_back(stripes_[segment * 16 + i].data());
+      }
+      blobs_.emplace_back(algorithm.index_bytes(geometry_) / 8);
+      addresses_.push_back(reinterpret_cast<const uint8_t*>(blobs_.back().data()));
+      EXPECT_EQ(algorithm.BuildSegment({.geometry = &geometry_,
+                                        .stripes = stripes,
+                                        .offset = 0,
+                                        .segment = segment,
+                                        .index = reinterpret_cast<uint8_t*>(blobs_.back().data())},
+                                       build_),
+                kernels::kOk);
+    }
+  }
+
+  Selection Choose(const SparseSettings& settings, uint32_t budget, const std::vector<float>& q) {
+    Selection selection;
+    RetroInferAlgorithm().Select({.position = num_tokens_ - 1,
+                                  .settings = &settings,
+                                  .budget_tokens = budget,
+                                  .q = q.data(),
+                                  .group = static_cast<uint32_t>(q.size() / kDim),
+                                  .head_dim = kDim,
+                                  .scale = kScale,
+                                  .index = {.stripes = {}, .offset = 0, .segments = addresses_}},
+                                 workspace_,
+                                 &selection);
+    return selection;
+  }
+
+  struct Cluster {
+    uint32_t place;  // 64 · segment + id
+    std::vector<uint32_t> positions;
+    std::vector<double> mean;
+    std::vector<double> value_mean;
+  };
+
+  // Clusters of the first segments, as the index has them.
+  [[nodiscard]] std::vector<Cluster> Clusters(uint32_t num_segments) const {
+    const ClusterIndex layout{kDim};
+    std::vector<Cluster> clusters;
+    for (uint32_t place = 0; place < num_segments * 64; ++place) {
+      const uint8_t* const index = addresses_[place / 64];
+      const auto half = [index](size_t offset, size_t i) {
+        uint16_t value = 0;
+        std::memcpy(&value, index + offset + 2 * i, 2);
+        return value;
+      };
+      Cluster cluster{.place = place, .positions = {}, .mean = {}, .value_mean = {}};
+      for (uint32_t i = layout.Begin(index, place % 64); i < layout.Begin(index, place % 64 + 1);
+           ++i) {
+        cluster.positions.push_back(place / 64 * 1024 + half(layout.tokens_offset(), i));
+      }
+      for (uint32_t d = 0; d < kDim; ++d) {
+        const size_t i = size_t{place % 64} * kDim + d;
+        cluster.mean.push_back(double{kernels::Bf16ToFloat(half(0, i))});
+        cluster.value_mean.push_back(double{kernels::Bf16ToFloat(half(layout.values_offset(), i))});
+      }
+      if (!cluster.positions.empty()) {
+        clusters.push_back(std::move(cluster));
+      }
+    }
+    return clusters;
+  }
+
+  [[nodiscard]] float Key(uint32_t t, uint32_t d) const { return keys_[size_t{t} * kDim + d]; }
+
+  [[nodiscard]] float Value(uint32_t t, uint32_t d) const { return values_[size_t{t} * kDim + d]; }
+
+ private:
+  float Stored(uint32_t t, uint32_t d, size_t plane, float value) {
+    const uint16_t half = kernels::FloatToBf16(value);
+    std::memcpy(
+        &stripes_[t / 64][geometry_.row_offset(0, t % 64) + plane + 2 * size_t{d}], &half, 2);
+    return kernels::Bf16ToFloat(half);
+  }
+
+  const kv::KvGeometry geometry_;
+  const uint32_t num_tokens_;
+  std::vector<float> keys_;
+  std::vector<float> values_;
+  std::vector<std::vector<uint8_t>> stripes_;
+  std::vector<std::vector<uint64_t>> blobs_;
+  std::vector<const uint8_t*> addresses_;
+  BuildWorkspace build_{*kernels::BestKernels()};
+  SelectWorkspace workspace_{*kernels::BestKernels()};
+};
+
+std::vector<float> RandomQuery(uint32_t group, std::mt19937& rng) {
+  std::normal_distribution<float> normal;
+  std::vector<float> q(size_t{group} * kDim);
+  for (float& x : q) {
+    x = normal(rng);
+  }
+  return q;
+}
+
+double Logit(const ClusteredContext::Cluster& cluster, const float* q) {
+  double sum = 0;
+  for (uint32_t d = 0; d < kDim; ++d) {
+    sum += cluster.mean[d] * double{q[d]};
+  }
+  return sum * double{kScale};
+}
+
+struct Zones {
+  std::vector<uint32_t> order;  // of clusters, the best first
+  uint32_t num_retrieved = 0;
+  uint32_t num_estimated = 0;
+  bool is_clear = true;  // no two scores at a border of zones are nearly equal
+};
+
+Zones ExpectedZones(const std::vector<ClusteredContext::Cluster>& clusters,
+                    uint32_t budget,
+                    const std::vector<float>& q) {
+  const size_t group = q.size() / kDim;
+  std::vector<double> scores(clusters.size());
+  for (size_t head = 0; head < group; ++head) {
+    double sum = 0;
+    std::vector<double> weights;
+    for (const ClusteredContext::Cluster& cluster : clusters) {
+      weights.push_back(std::exp(Logit(cluster, &q[head * kDim])));
+      sum += weights.back();
+    }
+    for (size_t i = 0; i < clusters.size(); ++i) {
+      scores[i] += weights[i] / sum;
+    }
+  }
+  Zones zones;
+  zones.order.resize(clusters.size());
+  std::iota(zones.order.begin(), zones.order.end(), 0U);
+  std::stable_sort(zones.order.begin(), zones.order.end(), [&](uint32_t a, uint32_t b) {
+    return scores[a] > scores[b];
+  });
+  size_t tokens = 0;
+  for (const uint32_t i : zones.order) {
+    tokens += clusters[i].positions.size();
+    if (tokens > budget) {
+      break;
+    }
+    ++zones.num_retrieved;
+  }
+  zones.num_estimated =
+      std::min(static_cast<uint32_t>(std::lround(0.232 * static_cast<double>(clusters.size()))),
+               static_cast<uint32_t>(clusters.size()) - zones.num_retrieved);
+  for (const uint32_t border : {zones.num_retrieved, zones.num_retrieved + zones.num_estimated}) {
+    if (border > 0 && border < clusters.size()) {
+      const double above = scores[zones.order[border - 1]];
+      const double below = scores[zones.order[border]];
+      zones.is_clear = zones.is_clear && above - below > 1e-4 * above;
+    }
+  }
+  return zones;
+}
+
+// The estimate of one query head as a plain average.
+void ExpectEstimate(const std::vector<ClusteredContext::Cluster>& clusters,
+                    const Zones& zones,
+                    const float* q,
+                    const float* state) {
+  double total = 0;
+  std::vector<double> sum(kDim);
+  for (uint32_t rank = zones.num_retrieved; rank < zones.num_retrieved + zones.num_estimated;
+       ++rank) {
+    const ClusteredContext::Cluster& cluster = clusters[zones.order[rank]];
+    const double weight =
+        std::exp(Logit(cluster, q)) * static_cast<double>(cluster.positions.size());
+    total += weight;
+    for (uint32_t d = 0; d < kDim; ++d) {
+      sum[d] += weight * cluster.value_mean[d];
+    }
+  }
+  for (uint32_t d = 0; d < kDim; ++d) {
+    ASSERT_NEAR(state[d] / state[kDim + 1], sum[d] / total, 1e-4);
+  }
+}
+
+std::set<uint32_t> Retrieved(const Selection& selection) {
+  std::set<uint32_t> positions;
+  for (const ClusterUse& cluster : selection.clusters) {
+    for (uint32_t i = 0; i < cluster.count; ++i) {
+      const uint32_t position = cluster.segment * 1024 + cluster.tokens[i];
+      EXPECT_TRUE(positions.insert(position).second) << position;
+    }
+  }
+  return positions;
+}
+
+TEST(RetroInferAlgorithmTest, ZonesEqualTheDefinition) {
+  std::mt19937 rng(static_cast<uint32_t>(test::RandomSeed(31)));
+#if defined(SPINDLE_SANITIZED)
+  constexpr uint32_t kRounds = 5;
+#else
+  constexpr uint32_t kRounds = 60;
+#endif
+  uint32_t num_unclear = 0;
+  uint32_t num_compared = 0;
+  for (const uint32_t num_tokens : {1100U, 2113U, 3500U}) {
+    ClusteredContext context(num_tokens, rng);
+    const uint32_t num_segments = (num_tokens - 64) / 1024;
+    const auto clusters = context.Clusters(num_segments);
+    for (uint32_t round = 0; round < 6 * kRounds; ++round) {
+      const std::vector<float> q = RandomQuery(1 + round % 4, rng);
+      const uint32_t budget = static_cast<uint32_t>(rng() % (round % 7 == 0 ? 40 : num_tokens));
+      SparseSettings settings{.min_context = 0};
+      settings.always_ranks = true;
+      const Zones zones = ExpectedZones(clusters, budget, q);
+      const Selection found = context.Choose(settings, budget, q);
+      if (!zones.is_clear) {
+        ++num_unclear;
+        continue;
+      }
+      ++num_compared;
+      std::set<uint32_t> expected;
+      uint32_t estimated_tokens = 0;
+      for (uint32_t rank = 0; rank < zones.num_retrieved + zones.num_estimated; ++rank) {
+        const std::vector<uint32_t>& positions = clusters[zones.order[rank]].positions;
+        if (rank < zones.num_retrieved) {
+          expected.insert(positions.begin(), positions.end());
+        } else {
+          estimated_tokens += static_cast<uint32_t>(positions.size());
+        }
+      }
+      ASSERT_EQ(Retrieved(found), expected) << round;
+      ASSERT_EQ(found.estimated_tokens, estimated_tokens);
+      ASSERT_EQ(found.estimate.empty(), zones.num_estimated == 0);
+      for (size_t head = 0; head * kDim < q.size() && !found.estimate.empty(); ++head) {
+        ExpectEstimate(clusters, zones, &q[head * kDim], &found.estimate[head * (kDim + 2)]);
+      }
+    }
+  }
+  EXPECT_LT(num_unclear, num_compared / 20);
+}
+
+TEST(RetroInferAlgorithmTest, EveryTokenIsSteadyOrInOneCluster) {
+  std::mt19937 rng(static_cast<uint32_t>(test::RandomSeed(32)));
+  for (const uint32_t num_tokens : {1087U, 1088U, 2111U, 2112U, 2600U}) {
+    ClusteredContext context(num_tokens, rng);
+    SparseSettings settings{.min_context = 0};
+    settings.always_ranks = true;
+    const Selection all = context.Choose(settings, num_tokens, RandomQuery(3, rng));
+    const std::set<uint32_t> steady = PositionsOf(all.tiles);
+    const std::set<uint32_t> retrieved = Retrieved(all);
+    EXPECT_EQ(all.CountAttended(), num_tokens);
+    EXPECT_EQ(steady.size() + retrieved.size(), num_tokens);
+    const uint32_t indexed = num_tokens < 1088 ? 0 : num_tokens < 2112 ? 1024 : 2048;
+    for (uint32_t position = 0; position < num_tokens; ++position) {
+      EXPECT_EQ(steady.contains(position), position < 16 || position >= indexed) << position;
+    }
+    EXPECT_TRUE(all.estimate.empty());
+    settings.always_ranks = false;  // then it is dense attention
+    const Selection dense = context.Choose(settings, num_tokens, RandomQuery(3, rng));
+    EXPECT_TRUE(dense.clusters.empty());
+    EXPECT_EQ(dense.CountAttended(), num_tokens);
+  }
+}
+
+TEST(RetroInferAlgorithmTest, RecentTokensKeepTheirSegmentSteady) {
+  std::mt19937 rng(static_cast<uint32_t>(test::RandomSeed(33)));
+  ClusteredContext context(2300, rng);
+  const SparseSettings settings{.recent_tokens = 400, .min_context = 0};
+  const Selection selection = context.Choose(settings, 100, RandomQuery(2, rng));
+  const std::set<uint32_t> steady = PositionsOf(selection.tiles);
+  EXPECT_EQ(*steady.upper_bound(15), 1024U);
+}
+
+// I12: with q = 0 all clusters are equal, so the first ones are retrieved.
+TEST(RetroInferAlgorithmTest, EqualScoresGoByPosition) {
+  std::mt19937 rng(static_cast<uint32_t>(test::RandomSeed(34)));
+  ClusteredContext context(2300, rng);
+  const SparseSettings settings{.min_context = 0};
+  const Selection selection = context.Choose(settings, 300, std::vector<float>(2 * kDim, 0.0F));
+  ASSERT_FALSE(selection.clusters.empty());
+  for (size_t i = 0; i < selection.clusters.size(); ++i) {
+    EXPECT_EQ(selection.clusters[i].segment, 0U);
+    EXPECT_EQ(selection.clusters[i].id, i);
+  }
+}
+
+// The estimate never overstates a cluster's mass, and by no more than cosh of its spread.
+TEST(RetroInferAlgorithmTest, EstimatedMassIsWithinItsBound) {
+  std::mt19937 rng(static_cast<uint32_t>(test::RandomSeed(35)));
+  ClusteredContext context(1100, rng);
+  for (int round = 0; round < 20; ++round) {
+    const std::vector<float> q = RandomQuery(1, rng);
+    for (const ClusteredContext::Cluster& cluster : context.Clusters(1)) {
+      const double logit = Logit(cluster, q.data());
+      double mass = 0;
+      double spread = 0;
+      for (const uint32_t position : cluster.positions) {
+        double product = 0;
+        for (uint32_t d = 0; d < kDim; ++d) {
+          product += double{q[d]} * double{context.Key(position, d)};
+        }
+        mass += std::exp(product * double{kScale});
+        spread = std::max(spread, std::abs(product * double{kScale} - logit));
+      }
+      const double estimate = static_cast<double>(cluster.positions.size()) * std::exp(logit);
+      EXPECT_LE(estimate, mass * 1.02);  // means are rounded to bf16
+      EXPECT_LE(mass, estimate * std::cosh(spread) * 1.02);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace spindle::sparse
