@@ -127,11 +127,14 @@ void AddFastOptions(OptionTable& table, LoadOptions& options) {
 // Defaults of a request's `spindle.sparse`.
 void AddSparseOptions(OptionTable& table, LoadOptions& options) {
   engine::SparseRequest& sparse = options.sparse;
-  table.Choice<std::string>(
-      "sparse-algorithm",
-      &sparse.algorithm,
-      {{"dense", ""}, {"streaming", "streaming"}, {"quest", "quest"}, {"shadowkv", "shadowkv"}},
-      "how generated tokens attend to the context, unless a request says");
+  table.Choice<std::string>("sparse-algorithm",
+                            &sparse.algorithm,
+                            {{"dense", ""},
+                             {"streaming", "streaming"},
+                             {"quest", "quest"},
+                             {"shadowkv", "shadowkv"},
+                             {"retroinfer", "retroinfer"}},
+                            "how generated tokens attend to the context, unless a request says");
   constexpr uint32_t kMaxTokens = 1U << 30;
   table
       .OptionalUint32("sparse-budget",

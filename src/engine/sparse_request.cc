@@ -110,13 +110,19 @@ MethodDigest MethodOf(const sparse::SparseAlgorithm& algorithm, const SparseSett
 }
 
 // An expectation, until steps have been measured.
-double MandatoryPages(const SparseSettings& settings,
+double MandatoryPages(const sparse::SparseAlgorithm& algorithm,
+                      const SparseSettings& settings,
                       uint32_t page_tokens,
                       uint32_t max_model_len) {
   const double context = max_model_len;
   const double budget =
       settings.budget_fraction > 0 ? settings.budget_fraction * context : settings.budget_tokens;
   const double always = static_cast<double>(settings.sink_tokens) + settings.recent_tokens;
+  if (algorithm.index_unit() == sparse::IndexUnit::kSegment) {
+    // Pieces of clusters are two thirds full; half a segment is not indexed yet.
+    const double tail = static_cast<double>(kSegmentTokens) / 2;
+    return std::min(1.5 * budget + always + tail, 1.5 * context) / page_tokens + 2;
+  }
   return std::min(budget + always, context) / page_tokens + 2;
 }
 
@@ -162,9 +168,11 @@ absl::StatusOr<SparseDecode> ResolveSparse(const SparseRequest& wishes,
     return absl::NotFoundError("no attention algorithm has the name '" + name + "'");
   }
   SPINDLE_ASSIGN_OR_RETURN(SparseSettings settings, SettingsOf(wishes, defaults, geometry));
+  SPINDLE_RETURN_IF_ERROR(algorithm->CheckSettings(settings));
   decode.algorithm = algorithm->name();
   decode.method = MethodOf(*algorithm, settings);
-  decode.mandatory_pages = MandatoryPages(settings, geometry.page_tokens(), max_model_len);
+  decode.mandatory_pages =
+      MandatoryPages(*algorithm, settings, geometry.page_tokens(), max_model_len);
   decode.policy =
       std::make_shared<const sparse::SparsePolicy>(std::move(algorithm), std::move(settings));
   return decode;

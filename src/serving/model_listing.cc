@@ -41,9 +41,10 @@ json Capabilities(const ServedModel& model) {
 
 // What an algorithm selects; null: positions.
 json PartitionOf(std::string_view algorithm) {
-  return algorithm == "quest"      ? json("block")
-         : algorithm == "shadowkv" ? json("chunk")
-                                   : json(nullptr);
+  return algorithm == "quest"        ? json("block")
+         : algorithm == "shadowkv"   ? json("chunk")
+         : algorithm == "retroinfer" ? json("cluster")
+                                     : json(nullptr);
 }
 
 json Sparse(const ServingOptions& options) {

@@ -9,6 +9,7 @@
 #include <span>
 #include <string_view>
 
+#include "absl/status/status.h"
 #include "base/ids.h"
 #include "base/prefix_key.h"
 #include "kernels/api/index.h"
@@ -82,6 +83,11 @@ class SparseAlgorithm {
 
   // As in requests, configuration and metrics.
   [[nodiscard]] virtual std::string_view name() const = 0;
+
+  // ERRORS: kInvalidArgument naming the setting that the algorithm cannot follow, and its range.
+  [[nodiscard]] virtual absl::Status CheckSettings(const SparseSettings& /*settings*/) const {
+    return absl::OkStatus();
+  }
 
   [[nodiscard]] virtual IndexUnit index_unit() const { return IndexUnit::kStripe; }
 

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <limits>
 #include <numeric>
+#include <string>
 
 #include "base/status_macros.h"
 #include "sparse/dense/dense_algorithm.h"
@@ -168,6 +169,16 @@ class ZoneChoice {
 };
 
 }  // namespace
+
+// More would be in clusters as well.
+absl::Status RetroInferAlgorithm::CheckSettings(const SparseSettings& settings) const {
+  if (settings.sink_tokens <= kSinkTokens) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError("sink_tokens must be at most " + std::to_string(kSinkTokens) +
+                                    " with retroinfer, got " +
+                                    std::to_string(settings.sink_tokens));
+}
 
 uint32_t RetroInferAlgorithm::index_bytes(const kv::KvGeometry& geometry) const {
   return static_cast<uint32_t>(ClusterIndex{geometry.head_dim}.bytes());

@@ -25,6 +25,8 @@ class RetroInferAlgorithm final : public SparseAlgorithm {
 
   [[nodiscard]] std::string_view name() const override { return "retroinfer"; }
 
+  [[nodiscard]] absl::Status CheckSettings(const SparseSettings& settings) const override;
+
   [[nodiscard]] IndexUnit index_unit() const override { return IndexUnit::kSegment; }
 
   [[nodiscard]] uint32_t index_bytes(const kv::KvGeometry& geometry) const override;

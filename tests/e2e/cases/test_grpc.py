@@ -126,7 +126,7 @@ class GrpcTest(unittest.TestCase):
         self.assert_code(grpc.StatusCode.UNAUTHENTICATED, self.inference.Generate(request()))
         self.assert_code(grpc.StatusCode.INVALID_ARGUMENT, self.inference.Generate(request(sampling=pb.Sampling(temperature=9)), metadata=AUTH))
         self.assert_code(grpc.StatusCode.INVALID_ARGUMENT, self.inference.Generate(request(text="hello " * 3000), metadata=AUTH))
-        for field in ({"constraint": pb.Constraint(regex="a")}, {"sparse": pb.SparseOptions(algorithm="retroinfer")},
+        for field in ({"constraint": pb.Constraint(regex="a")}, {"sparse": pb.SparseOptions(algorithm="seer_r")},
                       {"kv": pb.KvOptions(reuse_sparse=True)}):
             error = self.assert_code(grpc.StatusCode.INVALID_ARGUMENT, self.inference.Generate(request(**field), metadata=AUTH))
             self.assertIn("not available", error.details())

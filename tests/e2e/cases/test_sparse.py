@@ -5,8 +5,9 @@ import unittest
 from harness import Server, assert_error
 
 PROMPT = " ".join(f"Item {i} costs {i * 37 % 1000} coins." for i in range(110))  # more than one segment
-# Tokens that are attended on top of the budget: sink and recent ones, an open partition, ShadowKV's outliers.
-ALGORITHMS = {"streaming": 68, "quest": 68 + 16, "shadowkv": 68 + 8 + 384}
+# Tokens that are attended on top of the budget: sink and recent ones, an open partition, ShadowKV's outliers, what
+# lies behind RetroInfer's last segment.
+ALGORITHMS = {"streaming": 68, "quest": 68 + 16, "shadowkv": 68 + 8 + 384, "retroinfer": 16 + 300}
 
 
 class SparseTest(unittest.TestCase):
@@ -105,6 +106,7 @@ class SparseTest(unittest.TestCase):
             ({"algorithm": "quest", "top_p_mass": 0.9}, "unsupported_parameter"),
             ({"algorithm": "quest", "params": {"nonsense": 1}}, "unknown_parameter"),
             ({"algorithm": "quest", "budget": 5}, "unknown_parameter"),
+            ({"algorithm": "retroinfer", "sink_tokens": 17}, "invalid_value"),
         ]
         for sparse, code in cases:
             response = self.server.post("/v1/completions", {"model": "smol", "prompt": "hi", "max_tokens": 1, "spindle": {"sparse": sparse}})

@@ -116,7 +116,7 @@ TEST(RequestValidation, ListedAlgorithmsAreAcceptedAndOthersAreNot) {
             {kText, R"("spindle":{"sparse":{"algorithm":"auto"}})", ""},
             {kChat, R"("spindle":{"sparse":{"algorithm":"dense","budget_tokens":null}})", ""},
             {kChat,
-             R"("spindle":{"sparse":{"algorithm":"retroinfer"}})",
+             R"("spindle":{"sparse":{"algorithm":"seer_r"}})",
              "sparse_algorithm_unavailable",
              "spindle.sparse.algorithm"},
             {kChat,
@@ -136,7 +136,7 @@ TEST(RequestValidation, ListedAlgorithmsAreAcceptedAndOthersAreNot) {
              "unsupported_parameter",
              "spindle.sparse.top_p_mass"}});
   const FakeService service;
-  for (const char* name : {"retroinfer", "telepathy"}) {
+  for (const char* name : {"seer_r", "telepathy"}) {
     const auto refused = service.Prepare(
         kChat,
         BodyWith(kChat, std::string(R"("spindle":{"sparse":{"algorithm":")") + name + "\"}}"));

@@ -14,7 +14,7 @@ namespace spindle::sparse {
 namespace {
 
 TEST(AlgorithmRegistryTest, FindsByNameOnly) {
-  for (const char* name : {"dense", "streaming", "quest", "shadowkv"}) {
+  for (const char* name : {"dense", "streaming", "quest", "shadowkv", "retroinfer"}) {
     ASSERT_NE(FindAlgorithm(name), nullptr);
     EXPECT_EQ(FindAlgorithm(name)->name(), name);
   }
