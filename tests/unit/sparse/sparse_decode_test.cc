@@ -10,6 +10,7 @@
 
 #include "attention_rig.h"
 #include "base/prefix_key.h"
+#include "mean_key/mean_key_algorithm.h"
 #include "sparse/algorithm_registry.h"
 
 namespace spindle::sparse {
@@ -25,10 +26,16 @@ constexpr uint32_t kQueryHeads = 6;
 constexpr uint32_t kSteps = 20;
 #endif
 
+// That of the build, or the example of docs/add-an-algorithm.md.
+std::shared_ptr<const SparseAlgorithm> AlgorithmOf(std::string_view name) {
+  static const auto kExample = std::make_shared<const MeanKeyAlgorithm>();
+  return name == kExample->name() ? kExample : FindAlgorithm(name);
+}
+
 SparsePolicy Policy(const char* algorithm, uint32_t budget, bool always_ranks = false) {
   SparseSettings settings{.budget_tokens = budget, .recent_tokens = 20, .min_context = 0};
   settings.always_ranks = always_ranks;
-  return {FindAlgorithm(algorithm), settings};
+  return {AlgorithmOf(algorithm), settings};
 }
 
 bool EqualResults(const std::vector<float>& a, const std::vector<float>& b) {
@@ -227,11 +234,11 @@ TEST_P(SparseDecodeTest, DenseLayersAndShortContextsAreDense) {
   const std::vector<float> dense = PrefillAndDecode(rig, nullptr);
   SparseSettings settings{
       .budget_tokens = 64, .recent_tokens = 20, .min_context = kPrompt + kSteps + 1};
-  const SparsePolicy short_context(FindAlgorithm(GetParam()), settings);
+  const SparsePolicy short_context(AlgorithmOf(GetParam()), settings);
   EXPECT_TRUE(EqualResults(PrefillAndDecode(rig, &short_context), dense));
   settings.min_context = 0;
   settings.dense_layers = {true, false};
-  const SparsePolicy first_dense(FindAlgorithm(GetParam()), settings);
+  const SparsePolicy first_dense(AlgorithmOf(GetParam()), settings);
   const std::vector<float> results = PrefillAndDecode(rig, &first_dense);
   const size_t width = rig.q_width();
   for (uint32_t step = 0; step < kSteps; ++step) {
@@ -246,7 +253,7 @@ TEST_P(SparseDecodeTest, DenseLayersAndShortContextsAreDense) {
 INSTANTIATE_TEST_SUITE_P(
     Algorithms,
     SparseDecodeTest,
-    ::testing::Values("dense", "streaming", "quest", "shadowkv", "retroinfer"));
+    ::testing::Values("dense", "streaming", "quest", "shadowkv", "retroinfer", "mean_key"));
 
 }  // namespace
 }  // namespace spindle::sparse
