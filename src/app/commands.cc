@@ -22,7 +22,12 @@
 namespace spindle::app {
 namespace {
 
-// Parses and prints what goes wrong; nullopt = go on.
+ExitCode ModelExitCode(const absl::Status& status) {
+  return status.code() == absl::StatusCode::kResourceExhausted ? kExitMemory : kExitModel;
+}
+
+}  // namespace
+
 std::optional<int> ParseArguments(config::OptionTable& table,
                                   const std::string& command,
                                   const std::string& summary,
@@ -50,12 +55,6 @@ std::optional<int> ParseArguments(config::OptionTable& table,
   }
   return std::nullopt;
 }
-
-ExitCode ModelExitCode(const absl::Status& status) {
-  return status.code() == absl::StatusCode::kResourceExhausted ? kExitMemory : kExitModel;
-}
-
-}  // namespace
 
 int Fatal(ExitCode code, std::string_view reason) {
   fmt::print(stderr, "fatal: {}\n", reason);

@@ -2,12 +2,14 @@
 // (API specification, 19.4). Thread-safety: call from the main thread, once.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "app/model_loader.h"
+#include "config/option_table.h"
 
 namespace spindle::app {
 
@@ -22,11 +24,20 @@ enum ExitCode : int {
 
 int ServeCommand(const std::vector<std::string>& arguments);
 int ChatCommand(const std::vector<std::string>& arguments);
+int EvalCommand(const std::vector<std::string>& arguments);
 int InspectCommand(const std::vector<std::string>& arguments);
 int KvCommand(const std::vector<std::string>& arguments);
 
 // ServeCommand with the disk tier over something else, for tests.
 int ServeOver(const DiskEnvironment& disk, const std::vector<std::string>& arguments);
+
+// Parses the arguments of a command and prints what goes wrong; nullopt = go on. `model` receives
+// the argument that is no option.
+std::optional<int> ParseArguments(config::OptionTable& table,
+                                  const std::string& command,
+                                  const std::string& summary,
+                                  const std::vector<std::string>& arguments,
+                                  std::string* model);
 
 // Prints "fatal: <reason>" as the last line of standard error and returns `code`.
 int Fatal(ExitCode code, std::string_view reason);

@@ -19,6 +19,7 @@ constexpr std::string_view kUsage =
     "\n"
     "  serve MODEL     serve over HTTP (OpenAI-compatible) and gRPC\n"
     "  chat MODEL      talk to a model in the terminal (alias: run)\n"
+    "  eval MODEL      measure what sparse attention changes\n"
     "  inspect MODEL   show what a model file holds and the memory it takes\n"
     "  kv ls|stat|fsck|gc DIR\n"
     "                  look at, check or clean up the folder of the disk tier\n"
@@ -51,6 +52,9 @@ int main(int argc, char** argv) {
   }
   if (command == "chat" || command == "run") {
     return spindle::app::ChatCommand(rest);
+  }
+  if (command == "eval") {
+    return spindle::app::EvalCommand(rest);
   }
   if (command == "inspect") {
     return spindle::app::InspectCommand(rest);

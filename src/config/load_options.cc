@@ -274,19 +274,13 @@ void AddFixedLoadOptions(OptionTable& table) {
 
 }  // namespace
 
-void AddLoadOptions(OptionTable& table, LoadOptions& options) {
+void AddModelOptions(OptionTable& table, LoadOptions& options) {
   table.Text("model", "PATH", &options.model_path, "GGUF file, safetensors file or model folder")
       .aliases = {"-m"};
   table.Text("tokenizer",
              "PATH",
              &options.tokenizer_path,
              "tokenizer.json or a folder with one; default: from the model");
-  table
-      .Text("chat-template",
-            "FILE|TEXT",
-            &options.chat_template,
-            "chat template; default: from the model")
-      .aliases = {"--chat-template-file"};
   table.Choice<ComputeMode>("dtype",
                             &options.model.mode,
                             {{"auto", ComputeMode::kDefault}, {"f32", ComputeMode::kExact}},
@@ -299,8 +293,9 @@ void AddLoadOptions(OptionTable& table, LoadOptions& options) {
                       "context per sequence; default: as trained")
       .aliases = {"--ctx-size", "-c"};
   AddRopeOptions(table, options.model.rope);
-  AddSchedulerOptions(table, options);
-  AddKvOptions(table, options);
+}
+
+void AddComputeOptions(OptionTable& table, LoadOptions& options) {
   table.Add({.name = "threads",
              .aliases = {"-t", "--threads-batch", "-tb"},
              .value_name = "N",
@@ -321,6 +316,19 @@ void AddLoadOptions(OptionTable& table, LoadOptions& options) {
                "bind each compute thread to one CPU of the affinity mask");
   table.Text(
       "isa", "auto|baseline|avx2|avx512|amx", &options.isa, "instruction set of the kernels");
+}
+
+void AddLoadOptions(OptionTable& table, LoadOptions& options) {
+  AddModelOptions(table, options);
+  table
+      .Text("chat-template",
+            "FILE|TEXT",
+            &options.chat_template,
+            "chat template; default: from the model")
+      .aliases = {"--chat-template-file"};
+  AddSchedulerOptions(table, options);
+  AddKvOptions(table, options);
+  AddComputeOptions(table, options);
   AddFixedLoadOptions(table);
 }
 

@@ -1,4 +1,4 @@
-// What it takes to bring a model up: shared by `serve` and `chat`.
+// What it takes to bring a model up: shared by `serve`, `chat` and, in part, `eval`.
 // Thread-safety: plain value.
 #pragma once
 
@@ -42,6 +42,11 @@ struct LoadOptions {
   bool pin_threads = false;
   std::string isa = "auto";  // kernel table
 };
+
+// Which model, its tokenizer, arithmetic and context; and what it is computed on. Both are part of
+// AddLoadOptions. Fields are borrowed.
+void AddModelOptions(OptionTable& table, LoadOptions& options);
+void AddComputeOptions(OptionTable& table, LoadOptions& options);
 
 // Adds the flags of the structure, with llama.cpp's and vLLM's spellings, to a table. Fields are
 // borrowed.

@@ -1,0 +1,197 @@
+#include "eval/policies.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "absl/strings/numbers.h"
+#include "base/status_macros.h"
+#include "eval/baseline_algorithms.h"
+#include "sparse/algorithm_registry.h"
+#include "sparse/quest/quest_algorithm.h"
+#include "sparse/shadowkv/shadowkv_algorithm.h"
+#include "sparse/streaming/streaming_algorithm.h"
+
+namespace spindle::eval {
+namespace {
+
+using sparse::SparseAlgorithm;
+using sparse::SparseSettings;
+
+constexpr uint32_t kPageTokens = 16;
+constexpr uint32_t kQuestDenseLayers = 2;
+
+std::vector<bool> DenseLayersOf(std::string_view algorithm) {
+  return std::vector<bool>(algorithm == "quest" ? kQuestDenseLayers : 0, true);
+}
+
+class PolicyMaker {
+ public:
+  PolicyMaker(const PolicyOptions& options, const kv::KvGeometry& geometry)
+      : options_(options), geometry_(geometry) {}
+
+  [[nodiscard]] std::shared_ptr<SelectionProbe> Probe(
+      std::shared_ptr<const SparseAlgorithm> algorithm) const {
+    return std::make_shared<SelectionProbe>(geometry_, std::move(algorithm), options_.mass_stride);
+  }
+
+  void Add(PolicyRole role,
+           const std::string& algorithm,
+           double budget,
+           const std::shared_ptr<SelectionProbe>& probe) {
+    SparseSettings settings;
+    settings.budget_tokens = 0;
+    settings.budget_fraction = budget;
+    settings.sink_tokens = options_.sink_tokens;
+    settings.recent_tokens = options_.recent_tokens;
+    settings.min_context = 0;
+    settings.dense_layers = DenseLayersOf(algorithm);
+    policies_.push_back(
+        {.role = role,
+         .algorithm = algorithm,
+         .budget = budget,
+         .probe = probe,
+         .policy = std::make_unique<const sparse::SparsePolicy>(probe, std::move(settings))});
+  }
+
+  void AddDense() { policies_.emplace_back(); }
+
+  std::vector<EvalPolicy> Take() { return std::move(policies_); }
+
+ private:
+  const PolicyOptions& options_;
+  const kv::KvGeometry& geometry_;
+  std::vector<EvalPolicy> policies_;
+};
+
+absl::Status CheckOptions(const PolicyOptions& options) {
+  for (size_t i = 0; i < options.algorithms.size(); ++i) {
+    const std::string& name = options.algorithms[i];
+    const auto first = std::find(options.algorithms.begin(), options.algorithms.end(), name);
+    if (first - options.algorithms.begin() != static_cast<ptrdiff_t>(i)) {
+      return absl::InvalidArgumentError("--algorithms names '" + name + "' twice");
+    }
+    if (name == "dense" || name == "streaming") {
+      return absl::InvalidArgumentError("--algorithms: '" + name + "' is always compared with");
+    }
+    if (sparse::FindAlgorithm(name) == nullptr) {
+      std::string known;
+      for (const auto& algorithm : sparse::Algorithms()) {
+        known += (known.empty() ? "" : ", ") + std::string(algorithm->name());
+      }
+      return absl::InvalidArgumentError("--algorithms: no algorithm has the name '" + name +
+                                        "'; there are " + known);
+    }
+  }
+  for (const double budget : options.budgets) {
+    if (!(budget > 0 && budget <= 1)) {
+      return absl::InvalidArgumentError("--budgets must be in (0%, 100%], got " +
+                                        BudgetText(budget));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+std::string_view NameOf(PolicyRole role) {
+  switch (role) {
+    case PolicyRole::kDense:
+      return "dense";
+    case PolicyRole::kStreaming:
+      return "streaming";
+    case PolicyRole::kRandom:
+      return "random";
+    case PolicyRole::kOracle:
+      return "oracle";
+    case PolicyRole::kAlgorithm:
+      return "algorithm";
+  }
+  return "?";
+}
+
+std::string EvalPolicy::Name() const {
+  const std::string at = budget > 0 ? "@" + BudgetText(budget) : "";
+  switch (role) {
+    case PolicyRole::kOracle:
+      return "oracle(" + algorithm + ")" + at;
+    case PolicyRole::kAlgorithm:
+      return algorithm + at;
+    default:
+      return std::string(NameOf(role)) + at;
+  }
+}
+
+absl::StatusOr<std::vector<EvalPolicy>> MakePolicies(const PolicyOptions& options,
+                                                     const kv::KvGeometry& geometry) {
+  SPINDLE_RETURN_IF_ERROR(CheckOptions(options));
+  PolicyMaker maker(options, geometry);
+  maker.AddDense();
+  maker.Add(
+      PolicyRole::kStreaming, "", 0, maker.Probe(std::make_shared<sparse::StreamingAlgorithm>()));
+  const auto random = maker.Probe(std::make_shared<RandomAlgorithm>(kPageTokens, options.seed));
+  for (const double budget : options.budgets) {
+    maker.Add(PolicyRole::kRandom, "", budget, random);
+  }
+  for (const std::string& name : options.algorithms) {
+    const std::shared_ptr<const SparseAlgorithm> algorithm = sparse::FindAlgorithm(name);
+    const auto probe = maker.Probe(algorithm);
+    const auto oracle =
+        maker.Probe(std::make_shared<OracleAlgorithm>(geometry, PartitionTokens(name), algorithm));
+    for (const double budget : options.budgets) {
+      maker.Add(PolicyRole::kOracle, name, budget, oracle);
+      maker.Add(PolicyRole::kAlgorithm, name, budget, probe);
+    }
+  }
+  return maker.Take();
+}
+
+absl::StatusOr<EvalPolicy> MakeFullPolicy(const std::string& algorithm) {
+  std::shared_ptr<const SparseAlgorithm> found = sparse::FindAlgorithm(algorithm);
+  if (found == nullptr) {
+    return absl::InvalidArgumentError("no algorithm has the name '" + algorithm + "'");
+  }
+  SparseSettings settings;
+  settings.budget_fraction = 1;
+  settings.min_context = 0;
+  settings.always_ranks = true;
+  return EvalPolicy{
+      .role = PolicyRole::kAlgorithm,
+      .algorithm = algorithm,
+      .budget = 1,
+      .policy = std::make_unique<const sparse::SparsePolicy>(std::move(found), settings)};
+}
+
+uint32_t PartitionTokens(std::string_view algorithm) {
+  if (algorithm == "shadowkv") {
+    return sparse::ShadowKvAlgorithm::kChunkTokens;
+  }
+  if (algorithm == "seer_r") {
+    return 64;  // blocks of its authors' decoding kernels
+  }
+  return sparse::QuestAlgorithm::kPageTokens;
+}
+
+absl::StatusOr<std::vector<double>> ParseBudgets(std::string_view text) {
+  std::vector<double> budgets;
+  while (!text.empty()) {
+    const size_t comma = std::min(text.find(','), text.size());
+    std::string part(text.substr(0, comma));
+    text.remove_prefix(std::min(comma + 1, text.size()));
+    const bool is_percent = part.ends_with('%');
+    const std::string number = is_percent ? part.substr(0, part.size() - 1) : part;
+    double value = 0;
+    if (!absl::SimpleAtod(number, &value) || !(value > 0 && value <= (is_percent ? 100 : 1))) {
+      return absl::InvalidArgumentError("a budget is a share in (0%, 100%], got '" + part + "'");
+    }
+    budgets.push_back(is_percent ? value / 100 : value);
+  }
+  return budgets;
+}
+
+std::string BudgetText(double budget) {
+  return fmt::format("{:.4g}%", budget * 100);
+}
+
+}  // namespace spindle::eval

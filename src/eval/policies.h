@@ -1,0 +1,71 @@
+// The policies that an evaluation compares: dense, the bounds on both sides of what an algorithm
+// can do, and the algorithms at every budget. Thread-safety: immutable after Create, except the
+// records.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "eval/selection_probe.h"
+#include "kv/kv_geometry.h"
+#include "sparse/sparse_policy.h"
+
+namespace spindle::eval {
+
+enum class PolicyRole : uint8_t {
+  kDense,
+  kStreaming,  // sink and recent tokens only
+  kRandom,     // random pages of 16 tokens
+  kOracle,     // the best partitions, as many tokens as `algorithm` attends to
+  kAlgorithm,
+};
+
+// "dense", "streaming" …
+[[nodiscard]] std::string_view NameOf(PolicyRole role);
+
+struct EvalPolicy {
+  PolicyRole role = PolicyRole::kDense;
+  std::string algorithm = {};  // of the registry; for the oracle: the one it is matched with
+  double budget = 0;           // share of the context to select; 0: none
+  std::shared_ptr<SelectionProbe> probe = {};  // shared by the policies of one algorithm
+  std::unique_ptr<const sparse::SparsePolicy> policy = {};  // null: dense
+
+  // "quest@12.5%", "oracle(quest)@12.5%", "streaming".
+  [[nodiscard]] std::string Name() const;
+};
+
+struct PolicyOptions {
+  std::vector<std::string> algorithms = {"quest", "shadowkv"};
+  std::vector<double> budgets = {0.25, 0.125, 0.06, 0.03};  // shares in (0, 1]
+  uint32_t sink_tokens = 4;
+  uint32_t recent_tokens = 64;
+  uint32_t mass_stride = 4;  // attention mass is computed for every so many steps
+  uint64_t seed = 1;
+};
+
+// Dense first; then streaming, random at each budget, and each algorithm with its oracle at each.
+// Quest leaves its first two layers dense, as its authors do, and so does its oracle.
+// ERRORS: kInvalidArgument naming the option (unknown algorithm, one named twice, budget out of
+// range).
+[[nodiscard]] absl::StatusOr<std::vector<EvalPolicy>> MakePolicies(const PolicyOptions& options,
+                                                                   const kv::KvGeometry& geometry);
+
+// The policy of `algorithm` that selects everything and ranks it all the same: to be compared with
+// dense. ERRORS: kInvalidArgument (unknown algorithm).
+[[nodiscard]] absl::StatusOr<EvalPolicy> MakeFullPolicy(const std::string& algorithm);
+
+// Tokens of what the algorithm selects; 16 where that is no fixed number.
+[[nodiscard]] uint32_t PartitionTokens(std::string_view algorithm);
+
+// "12.5%" or "0.125", with commas. ERRORS: kInvalidArgument naming the text and the range.
+[[nodiscard]] absl::StatusOr<std::vector<double>> ParseBudgets(std::string_view text);
+
+// 12.5 → "12.5%".
+[[nodiscard]] std::string BudgetText(double budget);
+
+}  // namespace spindle::eval

@@ -1,0 +1,253 @@
+#include "eval/task_run.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "base/status_macros.h"
+#include "eval/logit_metrics.h"
+#include "eval/statistics.h"
+
+namespace spindle::eval {
+namespace {
+
+constexpr double kSolvedShare = 0.4;
+constexpr double kSolvedNats = 0.5;
+// Behind the gold answer's length, for answers that begin with other words.
+constexpr size_t kExtraTokens = 6;
+
+using Policies = std::span<const EvalPolicy* const>;
+
+// Sequences that go on together, each under its policy.
+class Decoding {
+ public:
+  Decoding(EvalModel& model, Policies policies, const std::vector<SequenceId>& sequences)
+      : model_(model), policies_(policies), sequences_(sequences) {}
+
+  // The same tokens for all, as many sequences per step as fit.
+  absl::Status AppendAll(std::span<const TokenId> tokens) {
+    std::vector<std::span<const TokenId>> parts(sequences_.size(), tokens);
+    return Append(parts);
+  }
+
+  absl::Status Append(std::span<const std::span<const TokenId>> tokens) {
+    const size_t vocab = model_.config().vocab_size;
+    const size_t per_step = EvalModel::kChunkRows / tokens.front().size();
+    SPINDLE_CHECK(per_step > 0);
+    logits_.resize(sequences_.size() * vocab);
+    for (size_t begin = 0; begin < sequences_.size(); begin += per_step) {
+      std::vector<Continuation> step;
+      for (size_t i = begin; i < std::min(begin + per_step, sequences_.size()); ++i) {
+        step.push_back({sequences_[i], tokens[i], policies_[i]->policy.get()});
+      }
+      SPINDLE_ASSIGN_OR_RETURN(const std::span<const float> logits, model_.Append(step));
+      std::copy(
+          logits.begin(), logits.end(), logits_.begin() + static_cast<ptrdiff_t>(begin * vocab));
+    }
+    return absl::OkStatus();
+  }
+
+  [[nodiscard]] LogitRow Row(size_t i) const {
+    const size_t vocab = model_.config().vocab_size;
+    return ReadLogits(std::span(logits_).subspan(i * vocab, vocab));
+  }
+
+ private:
+  EvalModel& model_;
+  const Policies policies_;
+  const std::vector<SequenceId>& sequences_;
+  std::vector<float> logits_;  // [sequences][vocab]
+};
+
+// The gold answer, token by token, whatever the policies would say.
+absl::Status ForceAnswer(Decoding& decoding,
+                         std::span<const TokenId> answer,
+                         std::span<SampleScore> scores) {
+  for (size_t i = 0; i < answer.size(); ++i) {
+    for (size_t p = 0; p < scores.size(); ++p) {
+      const LogitRow row = decoding.Row(p);
+      const auto length = static_cast<double>(answer.size());
+      scores[p].nll += NegativeLogLikelihood(row, answer[i]) / length;
+      scores[p].token_accuracy += row.top.front() == answer[i] ? 1 / length : 0;
+    }
+    if (i + 1 < answer.size()) {
+      SPINDLE_RETURN_IF_ERROR(decoding.AppendAll(answer.subspan(i, 1)));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// What each policy says by itself.
+absl::StatusOr<std::vector<std::string>> AnswerFreely(Decoding& decoding,
+                                                      const text::Tokenizer& tokenizer,
+                                                      size_t num_policies,
+                                                      size_t num_tokens) {
+  std::vector<std::vector<TokenId>> answers(num_policies);
+  for (size_t i = 0; i < num_tokens; ++i) {
+    std::vector<std::span<const TokenId>> next;
+    for (size_t p = 0; p < num_policies; ++p) {
+      answers[p].reserve(num_tokens);  // spans stay valid
+      answers[p].push_back(decoding.Row(p).top.front());
+      next.push_back(std::span(answers[p]).last(1));
+    }
+    if (i + 1 < num_tokens) {
+      SPINDLE_RETURN_IF_ERROR(decoding.Append(next));
+    }
+  }
+  std::vector<std::string> texts;
+  for (const std::vector<TokenId>& answer : answers) {
+    SPINDLE_ASSIGN_OR_RETURN(std::string text, tokenizer.Decode(answer, /*skip_special=*/true));
+    texts.push_back(std::move(text));
+  }
+  return texts;
+}
+
+struct SampleTokens {
+  std::vector<TokenId> context;
+  std::vector<TokenId> control;
+  std::vector<TokenId> question;
+  std::vector<TokenId> answer;
+};
+
+absl::StatusOr<SampleTokens> Encode(const text::Tokenizer& tokenizer, const TaskSample& sample) {
+  constexpr text::EncodeOptions kBeginning = {.add_special = true, .parse_special = false};
+  constexpr text::EncodeOptions kMiddle = {.add_special = false, .parse_special = false};
+  SampleTokens tokens;
+  SPINDLE_ASSIGN_OR_RETURN(tokens.context, tokenizer.Encode(sample.context, kBeginning));
+  SPINDLE_ASSIGN_OR_RETURN(tokens.control, tokenizer.Encode(sample.control, kBeginning));
+  SPINDLE_ASSIGN_OR_RETURN(tokens.question, tokenizer.Encode(sample.question, kMiddle));
+  SPINDLE_ASSIGN_OR_RETURN(tokens.answer, tokenizer.Encode(sample.answer, kMiddle));
+  return tokens;
+}
+
+absl::StatusOr<std::vector<SampleScore>> ScorePolicies(EvalModel& model,
+                                                       const text::Tokenizer& tokenizer,
+                                                       Policies policies,
+                                                       const TaskSample& sample,
+                                                       const SampleTokens& tokens) {
+  SPINDLE_ASSIGN_OR_RETURN(const SequenceId prompt, model.Prefill(tokens.context));
+  absl::StatusOr<ForkGroup> forced = ForkGroup::Create(model, prompt, policies.size());
+  absl::StatusOr<ForkGroup> free = ForkGroup::Create(model, prompt, policies.size());
+  model.Close(prompt);
+  SPINDLE_RETURN_IF_ERROR(forced.status());
+  SPINDLE_RETURN_IF_ERROR(free.status());
+
+  std::vector<SampleScore> scores(policies.size());
+  Decoding forcing(model, policies, forced->forks());
+  SPINDLE_RETURN_IF_ERROR(forcing.AppendAll(tokens.question));
+  SPINDLE_RETURN_IF_ERROR(ForceAnswer(forcing, tokens.answer, scores));
+
+  Decoding answering(model, policies, free->forks());
+  SPINDLE_RETURN_IF_ERROR(answering.AppendAll(tokens.question));
+  SPINDLE_ASSIGN_OR_RETURN(
+      const std::vector<std::string> answers,
+      AnswerFreely(answering, tokenizer, policies.size(), tokens.answer.size() + kExtraTokens));
+  for (size_t p = 0; p < policies.size(); ++p) {
+    scores[p].string_score = StringScore(answers[p], sample.references);
+  }
+  return scores;
+}
+
+absl::StatusOr<double> ControlNll(EvalModel& model, Policies policies, const SampleTokens& tokens) {
+  SPINDLE_ASSIGN_OR_RETURN(const SequenceId prompt, model.Prefill(tokens.control));
+  absl::StatusOr<ForkGroup> group = ForkGroup::Create(model, prompt, 1);
+  model.Close(prompt);
+  SPINDLE_RETURN_IF_ERROR(group.status());
+  Decoding decoding(model, policies.first(1), group->forks());
+  SPINDLE_RETURN_IF_ERROR(decoding.AppendAll(tokens.question));
+  SampleScore score;
+  SPINDLE_RETURN_IF_ERROR(ForceAnswer(decoding, tokens.answer, {&score, 1}));
+  return score.nll;
+}
+
+absl::Status RunSample(EvalModel& model,
+                       const text::Tokenizer& tokenizer,
+                       Policies policies,
+                       const TaskSample& sample,
+                       TaskCell& cell) {
+  SPINDLE_ASSIGN_OR_RETURN(const SampleTokens tokens, Encode(tokenizer, sample));
+  SPINDLE_ASSIGN_OR_RETURN(const double control, ControlNll(model, policies, tokens));
+  SPINDLE_ASSIGN_OR_RETURN(const std::vector<SampleScore> scores,
+                           ScorePolicies(model, tokenizer, policies, sample, tokens));
+  cell.control_nll.push_back(control);
+  for (size_t p = 0; p < policies.size(); ++p) {
+    cell.policies[p].push_back(scores[p]);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+double TaskCell::MeanNll(size_t policy) const {
+  double sum = 0;
+  for (const SampleScore& score : policies[policy]) {
+    sum += score.nll;
+  }
+  return sum / static_cast<double>(policies[policy].size());
+}
+
+double TaskCell::MeanControlNll() const {
+  return Mean(control_nll);
+}
+
+double TaskCell::MeanString(size_t policy) const {
+  double sum = 0;
+  for (const SampleScore& score : policies[policy]) {
+    sum += score.string_score;
+  }
+  return sum / static_cast<double>(policies[policy].size());
+}
+
+double TaskCell::Retention(size_t policy) const {
+  const double control = MeanControlNll();
+  return (control - MeanNll(policy)) / (control - MeanNll(0));
+}
+
+bool TaskCell::IsAdmissible() const {
+  return MeanControlNll() > MeanNll(0) &&
+         (MeanString(0) >= kSolvedShare || MeanControlNll() - MeanNll(0) >= kSolvedNats);
+}
+
+absl::StatusOr<std::vector<TaskCell>> RunTasks(EvalModel& model,
+                                               const text::Tokenizer& tokenizer,
+                                               Policies policies,
+                                               const TaskOptions& options,
+                                               uint32_t context_tokens,
+                                               const RunProgress& progress) {
+  std::vector<TaskCell> cells;
+  absl::Status encoding = absl::OkStatus();
+  const TokenCounter count = [&](const std::string& text) {
+    const auto tokens = tokenizer.Encode(text, {.add_special = false, .parse_special = false});
+    encoding.Update(tokens.status());
+    return tokens.ok() ? static_cast<uint32_t>(tokens->size()) : 1U;
+  };
+  const size_t num_runs = options.families.size() * options.num_samples;
+  size_t done = 0;
+  for (const TaskFamily* family : options.families) {
+    if (context_tokens < family->min_tokens) {
+      return absl::InvalidArgumentError(
+          fmt::format("--tasks {} needs --context of at least {}, got {}",
+                      family->name,
+                      family->min_tokens,
+                      context_tokens));
+    }
+    TaskCell& cell = cells.emplace_back();
+    cell.family = family->name;
+    cell.context_tokens = context_tokens;
+    cell.policies.resize(policies.size());
+    for (uint32_t i = 0; i < options.num_samples; ++i) {
+      const TaskSample sample = family->generate({.num_tokens = context_tokens,
+                                                  .sample = i,
+                                                  .num_samples = options.num_samples,
+                                                  .seed = options.seed},
+                                                 count);
+      SPINDLE_RETURN_IF_ERROR(encoding);
+      SPINDLE_RETURN_IF_ERROR(RunSample(model, tokenizer, policies, sample, cell));
+      progress(static_cast<double>(++done) / static_cast<double>(num_runs));
+    }
+  }
+  return cells;
+}
+
+}  // namespace spindle::eval
