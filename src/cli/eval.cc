@@ -31,6 +31,7 @@ constexpr uint32_t kExactSteps = 16;
 // Room behind the context for questions and answers of tasks.
 constexpr uint32_t kTaskTokens = 256;
 constexpr const char* kNone = "none";
+constexpr const char* kStories = "stories";
 
 // The parsed form of the options.
 struct Plan {
@@ -102,15 +103,17 @@ absl::Status CheckContexts(const EvalOptions& options, const Plan& plan, uint32_
 absl::StatusOr<std::vector<eval::Text>> ReadTexts(const EvalOptions& options,
                                                   uint32_t window_tokens) {
   std::vector<eval::Text> texts;
-  for (const std::string& path : options.texts) {
+  const std::vector<std::string> stories = {kStories};
+  for (const std::string& path : options.texts.empty() ? stories : options.texts) {
+    if (path == kStories) {
+      // A sentence more per window, because windows begin where sentences do.
+      texts.push_back(eval::MakeStories(
+          options.seed,
+          (uint64_t{options.num_windows} + 1) * (eval::BytesPerWindow(window_tokens) + 1024)));
+      continue;
+    }
     SPINDLE_ASSIGN_OR_RETURN(std::string content, ReadFile(path, kMaxTextBytes));
     texts.push_back({std::filesystem::path(path).filename().string(), std::move(content)});
-  }
-  if (texts.empty()) {
-    // A sentence more per window, because windows begin where sentences do.
-    texts.push_back(eval::MakeStories(
-        options.seed,
-        (uint64_t{options.num_windows} + 1) * (eval::BytesPerWindow(window_tokens) + 1024)));
   }
   return texts;
 }
@@ -148,7 +151,7 @@ class Evaluation {
     }
     std::vector<const eval::EvalPolicy*> task_policies;
     for (const eval::EvalPolicy& policy : policies_) {
-      if (policy.role != eval::PolicyRole::kOracle && policy.role != eval::PolicyRole::kRandom) {
+      if (policy.role != eval::PolicyRole::kRandom) {
         task_policies.push_back(&policy);
       }
     }
@@ -197,7 +200,7 @@ class Evaluation {
                                                context,
                                                options_.num_steps,
                                                Show(fmt::format("texts at {}", context))));
-      summary->forced.push_back(eval::Summarise(result, policies_, options_.seed));
+      summary->forced.push_back(eval::Summarise(result, policies_, windows, options_.seed));
     }
     return absl::OkStatus();
   }
@@ -226,7 +229,10 @@ bool EvalOutcome::passed() const {
 void AddEvalOptions(config::OptionTable& table, EvalOptions& options) {
   config::AddModelOptions(table, options.load);
   config::AddComputeOptions(table, options.load);
-  table.TextList("text", "FILE", &options.texts, "text to decode; default: made-up stories");
+  table.TextList("text",
+                 "FILE",
+                 &options.texts,
+                 "text to decode, or the word stories: made-up ones, also the default");
   table.Text("context", "N,…", &options.contexts, "tokens that are there when decoding begins");
   table.Text("algorithms", "NAME,…", &options.algorithms, "what is compared with dense attention");
   table.Text("budgets", "SHARE,…", &options.budgets, "of the context that is selected");

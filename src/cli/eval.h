@@ -22,7 +22,7 @@ namespace spindle::cli {
 // Lists are separated by commas.
 struct EvalOptions {
   config::LoadOptions load;
-  std::vector<std::string> texts;  // files; none: made-up stories
+  std::vector<std::string> texts;  // files, or "stories": made-up ones; none: the same
   std::string contexts = "4096";
   std::string algorithms = "quest,shadowkv";
   std::string budgets = "25%,12.5%,6%,3%";

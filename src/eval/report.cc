@@ -56,6 +56,7 @@ ordered_json ToJson(const ForcedSummary& run) {
           {"windows", run.num_windows},
           {"steps", run.num_steps},
           {"dense_nll", run.dense_nll},
+          {"window_texts", run.window_texts},
           {"policies", std::move(policies)}};
 }
 
@@ -117,6 +118,31 @@ void AddForced(const ForcedSummary& run, std::string* out) {
                    policy.mass_p5,
                    policy.selected_mass_median,
                    policy.overlap);
+  }
+  *out += '\n';
+}
+
+void AddTexts(const EvalSummary& summary, const ForcedSummary& run, std::string* out) {
+  if (summary.texts.size() < 2) {
+    return;
+  }
+  *out += "| mean KL by text |";
+  for (const std::string& text : summary.texts) {
+    *out += " " + text + " |";
+  }
+  *out += "\n|---|";
+  for (size_t i = 0; i < summary.texts.size(); ++i) {
+    *out += "---:|";
+  }
+  *out += '\n';
+  for (const PolicySummary& policy : run.policies) {
+    if (policy.role == PolicyRole::kAlgorithm) {
+      *out += "| " + policy.name + " |";
+      for (const std::string& text : summary.texts) {
+        *out += fmt::format(" {:.4f} |", run.KlOfText(policy, text));
+      }
+      *out += '\n';
+    }
   }
   *out += '\n';
 }
@@ -236,13 +262,15 @@ std::string RenderJson(const EvalSummary& summary, std::span<const GateResult> g
 }
 
 std::string RenderMarkdown(const EvalSummary& summary, std::span<const GateResult> gates) {
-  std::string out = fmt::format("# Sparse attention on {}\n\nKernels {}, seed {}. Texts: {}.\n\n",
+  std::string out = fmt::format("# Sparse attention on {}\n\nKernels {}, seed {}.{}{}\n\n",
                                 summary.model,
                                 summary.kernels,
                                 summary.seed,
+                                summary.texts.empty() ? "" : " Texts: ",
                                 fmt::join(summary.texts, ", "));
   for (const ForcedSummary& run : summary.forced) {
     AddForced(run, &out);
+    AddTexts(summary, run, &out);
     AddWorstHeads(run, &out);
   }
   AddTasks(summary, &out);

@@ -109,8 +109,19 @@ const PolicySummary* ForcedSummary::Find(PolicyRole role,
   return nullptr;
 }
 
+double ForcedSummary::KlOfText(const PolicySummary& policy, const std::string& text) const {
+  std::vector<double> kls;
+  for (size_t i = 0; i < window_texts.size(); ++i) {
+    if (window_texts[i] == text) {
+      kls.push_back(policy.window_kl[i]);
+    }
+  }
+  return Mean(kls);
+}
+
 ForcedSummary Summarise(const ForcedResult& result,
                         std::span<const EvalPolicy> policies,
+                        std::span<const TextWindow> windows,
                         uint64_t seed) {
   ForcedSummary summary{
       .context_tokens = result.context_tokens,
@@ -126,6 +137,9 @@ ForcedSummary Summarise(const ForcedResult& result,
     AddSelections(result.policies[i].selections, &policy);
   }
   summary.dense_nll = summary.policies.front().nll;
+  for (const TextWindow& window : windows) {
+    summary.window_texts.push_back(window.source);
+  }
   return summary;
 }
 

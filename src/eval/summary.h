@@ -54,7 +54,11 @@ struct ForcedSummary {
   uint32_t num_windows = 0;
   uint32_t num_steps = 0;
   double dense_nll = 0;
+  std::vector<std::string> window_texts = {};  // [window] names
   std::vector<PolicySummary> policies = {};
+
+  // Mean KL of a policy over the windows of one text.
+  [[nodiscard]] double KlOfText(const PolicySummary& policy, const std::string& text) const;
 
   // Null: not in the run.
   [[nodiscard]] const PolicySummary* Find(PolicyRole role,
@@ -64,6 +68,7 @@ struct ForcedSummary {
 
 [[nodiscard]] ForcedSummary Summarise(const ForcedResult& result,
                                       std::span<const EvalPolicy> policies,
+                                      std::span<const TextWindow> windows,
                                       uint64_t seed);
 
 // A task cell's figures for one policy.

@@ -165,6 +165,7 @@ std::vector<std::string> ShuffledWords(Dice& dice) {
 // that a model looks for what followed last time.
 TaskSample MakeCopy(const TaskRequest& request, const TokenCounter& count) {
   constexpr uint32_t kCue = 16;
+  constexpr size_t kRun = 8;
   Dice dice(request, "copy");
   const std::vector<std::string> words = ShuffledWords(dice);
   const std::vector<std::string> others = ShuffledWords(dice);
@@ -172,7 +173,10 @@ TaskSample MakeCopy(const TaskRequest& request, const TokenCounter& count) {
   const std::string needle = "List:" + Join(words) + ".\n";
   sample.question = "List:" + Join(std::span(words).first(kCue));
   sample.answer = Join(std::span(words).subspan(kCue));
-  sample.references = {sample.answer.substr(1)};
+  // Right in parts is worth something: runs of eight words.
+  for (size_t i = kCue; i < words.size(); i += kRun) {
+    sample.references.push_back(Join(std::span(words).subspan(i, kRun)));
+  }
   const uint32_t left = Left(request, count, std::array{needle, sample.question});
   Hide(request, Fill(left, count, Stories(dice)), needle, "List:" + Join(others) + ".\n", &sample);
   return sample;

@@ -46,9 +46,6 @@ constexpr std::array<std::string_view, 8> kMoods = {
     "tired", "cheerful", "worried", "proud", "curious", "silent", "restless", "relieved"};
 
 size_t NextSentence(const std::string& content, size_t from) {
-  if (from == 0) {
-    return 0;
-  }
   for (size_t i = from; i + 2 < content.size(); ++i) {
     const char c = content[i];
     const bool is_end = c == '.' || c == '!' || c == '?';
@@ -75,17 +72,47 @@ struct Piece {
   size_t end;
 };
 
-std::vector<Piece> CutPieces(std::span<const Text> texts, uint64_t piece_bytes) {
+std::vector<Piece> CutPieces(const Text& text, uint64_t piece_bytes) {
   std::vector<Piece> pieces;
-  for (const Text& text : texts) {
-    for (size_t begin = NextSentence(text.content, 0);
-         begin + piece_bytes <= text.content.size();) {
-      const size_t end = CharacterBegin(text.content, begin + piece_bytes);
-      pieces.push_back({&text, begin, end});
-      begin = NextSentence(text.content, end);
-    }
+  for (size_t begin = 0; begin + piece_bytes <= text.content.size();) {
+    const size_t end = CharacterBegin(text.content, begin + piece_bytes);
+    pieces.push_back({&text, begin, end});
+    begin = NextSentence(text.content, end);
   }
   return pieces;
+}
+
+// How many pieces to take of each text: in turn, as long as a text has any left.
+std::vector<size_t> Shares(const std::vector<std::vector<Piece>>& pieces, size_t count) {
+  std::vector<size_t> shares(pieces.size(), 0);
+  while (count > 0) {
+    for (size_t i = 0; i < pieces.size() && count > 0; ++i) {
+      if (shares[i] < pieces[i].size()) {
+        ++shares[i];
+        --count;
+      }
+    }
+  }
+  return shares;
+}
+
+absl::StatusOr<TextWindow> ReadWindow(const Piece& piece,
+                                      const text::Tokenizer& tokenizer,
+                                      uint32_t num_tokens) {
+  const std::string_view content =
+      std::string_view(piece.text->content).substr(piece.begin, piece.end - piece.begin);
+  SPINDLE_ASSIGN_OR_RETURN(std::vector<TokenId> tokens,
+                           tokenizer.Encode(content, {.parse_special = false}));
+  if (tokens.size() < std::max<uint64_t>(kApartTokens, num_tokens)) {
+    return absl::InvalidArgumentError(
+        fmt::format("{}: {} bytes from byte {} on are only {} tokens; is that text?",
+                    piece.text->name,
+                    content.size(),
+                    piece.begin,
+                    tokens.size()));
+  }
+  tokens.resize(num_tokens);
+  return TextWindow{piece.text->name, piece.begin, std::move(tokens)};
 }
 
 }  // namespace
@@ -98,33 +125,29 @@ absl::StatusOr<std::vector<TextWindow>> CutWindows(std::span<const Text> texts,
                                                    const text::Tokenizer& tokenizer,
                                                    uint32_t count,
                                                    uint32_t num_tokens) {
-  const std::vector<Piece> pieces = CutPieces(texts, BytesPerWindow(num_tokens));
-  if (pieces.size() < count) {
+  std::vector<std::vector<Piece>> pieces;
+  size_t available = 0;
+  for (const Text& text : texts) {
+    pieces.push_back(CutPieces(text, BytesPerWindow(num_tokens)));
+    available += pieces.back().size();
+  }
+  if (available < count) {
     return absl::InvalidArgumentError(fmt::format(
-        "--windows {}: the texts are long enough for {} windows of {} tokens that begin "
-        "{} tokens apart; give more with --text",
+        "--windows {}: the texts are long enough for {} windows of {} tokens that begin {} tokens "
+        "apart; give more with --text",
         count,
-        pieces.size(),
+        available,
         num_tokens,
         std::max<uint64_t>(kApartTokens, num_tokens)));
   }
+  const std::vector<size_t> shares = Shares(pieces, count);
   std::vector<TextWindow> windows;
-  for (size_t i = 0; i < count; ++i) {
-    const Piece& piece = pieces[i * pieces.size() / count];
-    const std::string_view content =
-        std::string_view(piece.text->content).substr(piece.begin, piece.end - piece.begin);
-    SPINDLE_ASSIGN_OR_RETURN(std::vector<TokenId> tokens,
-                             tokenizer.Encode(content, {.parse_special = false}));
-    if (tokens.size() < std::max<uint64_t>(kApartTokens, num_tokens)) {
-      return absl::InvalidArgumentError(
-          fmt::format("{}: {} bytes from byte {} on are only {} tokens; is that text?",
-                      piece.text->name,
-                      content.size(),
-                      piece.begin,
-                      tokens.size()));
+  for (size_t t = 0; t < pieces.size(); ++t) {
+    for (size_t i = 0; i < shares[t]; ++i) {
+      const Piece& piece = pieces[t][i * pieces[t].size() / shares[t]];
+      SPINDLE_ASSIGN_OR_RETURN(TextWindow window, ReadWindow(piece, tokenizer, num_tokens));
+      windows.push_back(std::move(window));
     }
-    tokens.resize(num_tokens);
-    windows.push_back({piece.text->name, piece.begin, std::move(tokens)});
   }
   return windows;
 }

@@ -25,10 +25,9 @@ struct TextWindow {
   std::vector<TokenId> tokens;
 };
 
-// `count` windows of at least `num_tokens` tokens, spread evenly over all texts. They begin where a
-// sentence does, do not overlap, and begin at least 10,000 tokens apart.
-// ERRORS: kInvalidArgument: the texts are too short (says how many windows they give), or not
-// UTF-8.
+// `count` windows of `num_tokens` tokens, as many of each text as there are, spread evenly over it.
+// They begin where a sentence does, do not overlap, and begin at least 10,000 tokens apart. ERRORS:
+// kInvalidArgument: the texts are too short (says how many windows they give), or not UTF-8.
 [[nodiscard]] absl::StatusOr<std::vector<TextWindow>> CutWindows(std::span<const Text> texts,
                                                                  const text::Tokenizer& tokenizer,
                                                                  uint32_t count,
