@@ -20,7 +20,7 @@ namespace spindle::eval {
 
 // Of one policy.
 struct ForcedScores {
-  std::vector<std::vector<StepScores>> windows;  // [window][step]
+  std::vector<std::vector<StepScores>> windows = {};  // [window][step]
   SelectionRecord selections;
 };
 

@@ -353,9 +353,16 @@ TaskSample MakeCommonWords(const TaskRequest& request, const TokenCounter& count
   }
   std::vector<std::string> fixed = repeated;
   fixed.push_back(sample.question);
-  std::vector<std::string> parts = Fill(Left(request, count, fixed), count, [&] {
-    return " " + Unused(used, [&] { return DrawKey(dice) + "-" + dice.Number(2); });
-  });
+  // No other word may have a common one in it.
+  const auto other = [&]() -> std::string {
+    for (;;) {
+      std::string word = Unused(used, [&] { return DrawKey(dice) + "-" + dice.Number(2); });
+      if (StringScore(word, common) == 0) {
+        return " " + word;
+      }
+    }
+  };
+  std::vector<std::string> parts = Fill(Left(request, count, fixed), count, other);
   sample.control = "Words:" + Join(parts);
   for (const std::string& word : repeated) {
     parts.insert(parts.begin() + dice.Below(parts.size() + 1), word);

@@ -22,7 +22,7 @@ struct Text {
 struct TextWindow {
   std::string source;  // name of the text
   uint64_t byte_begin = 0;
-  std::vector<TokenId> tokens;
+  std::vector<TokenId> tokens = {};
 };
 
 // `count` windows of `num_tokens` tokens, as many of each text as there are, spread evenly over it.

@@ -1,0 +1,68 @@
+#include "eval/policies.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace spindle::eval {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+const kv::KvGeometry kGeometry{.num_layers = 4, .num_kv_heads = 2, .head_dim = 64};
+
+TEST(Policies, BudgetsAreSharesOrPerCents) {
+  EXPECT_THAT(*ParseBudgets("25%,0.125,1.5%,100%"), ElementsAre(0.25, 0.125, 0.015, 1.0));
+  for (const char* text : {"0", "0%", "1.5", "101%", "-3%", "x", "25%%", "nan", "25%,,6%"}) {
+    EXPECT_THAT(ParseBudgets(text).status().message(), HasSubstr("(0%, 100%]")) << text;
+  }
+  EXPECT_EQ(BudgetText(0.125), "12.5%");
+  EXPECT_EQ(BudgetText(0.06), "6%");
+}
+
+TEST(Policies, EveryAlgorithmHasItsOracleAtEveryBudget) {
+  const auto policies =
+      MakePolicies({.algorithms = {"quest", "shadowkv"}, .budgets = {0.25, 0.06}}, kGeometry);
+  ASSERT_TRUE(policies.ok()) << policies.status();
+  std::vector<std::string> names;
+  for (const EvalPolicy& policy : *policies) {
+    names.push_back(policy.Name());
+  }
+  EXPECT_THAT(names,
+              ElementsAre("dense",
+                          "streaming",
+                          "random@25%",
+                          "random@6%",
+                          "oracle(quest)@25%",
+                          "quest@25%",
+                          "oracle(quest)@6%",
+                          "quest@6%",
+                          "oracle(shadowkv)@25%",
+                          "shadowkv@25%",
+                          "oracle(shadowkv)@6%",
+                          "shadowkv@6%"));
+  EXPECT_EQ((*policies)[0].policy, nullptr);
+  for (size_t i = 1; i < policies->size(); ++i) {
+    const EvalPolicy& policy = (*policies)[i];
+    const bool starts_dense = policy.algorithm == "quest";
+    EXPECT_EQ(policy.policy->IsDenseLayer(LayerIdx(1)), starts_dense) << policy.Name();
+    EXPECT_FALSE(policy.policy->IsDenseLayer(LayerIdx(2)));
+    EXPECT_FALSE(policy.policy->IsDenseAt(1));
+    EXPECT_EQ(policy.policy->BudgetTokens(LayerIdx(2), KvHeadIdx(0), 1000),
+              static_cast<uint32_t>(1000 * policy.budget));
+  }
+}
+
+TEST(Policies, RefusalsNameTheOption) {
+  const auto message = [](const PolicyOptions& options) {
+    return std::string(MakePolicies(options, kGeometry).status().message());
+  };
+  EXPECT_THAT(message({.algorithms = {"qest"}}), HasSubstr("--algorithms"));
+  EXPECT_THAT(message({.algorithms = {"qest"}}), HasSubstr("quest"));
+  EXPECT_THAT(message({.algorithms = {"quest", "quest"}}), HasSubstr("twice"));
+  EXPECT_THAT(message({.algorithms = {"dense"}}), HasSubstr("always"));
+  EXPECT_THAT(message({.budgets = {1.5}}), HasSubstr("--budgets"));
+}
+
+}  // namespace
+}  // namespace spindle::eval
