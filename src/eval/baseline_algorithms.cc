@@ -40,47 +40,49 @@ int OracleAlgorithm::BuildIndex(const sparse::IndexJob& job,
   return index_.Build(job, kernels);
 }
 
-uint32_t OracleAlgorithm::Wanted(const SelectJob& job,
-                                 uint32_t first_candidate,
-                                 uint32_t num_candidates,
-                                 SelectWorkspace& workspace,
-                                 sparse::Selection* scratch) const {
-  const PartitionRange candidates{first_candidate, first_candidate + num_candidates};
-  if (index_.inner() == nullptr) {
-    return sparse::BudgetPartitions(job, partition_tokens_, candidates);
-  }
-  index_.inner()->Select(job, workspace, scratch);
-  const uint32_t attended = CountLive(*scratch);
-  workspace.chosen.assign((num_candidates + 63) / 64, 0);
-  sparse::WriteTiles(job, partition_tokens_, candidates, workspace.chosen, &scratch->tiles);
-  const uint32_t always = CountLive(*scratch);
-  const uint32_t selected = attended > always ? attended - always : 0;
-  return std::min((selected + partition_tokens_ - 1) / partition_tokens_, num_candidates);
-}
-
 void OracleAlgorithm::Select(const SelectJob& job,
                              SelectWorkspace& workspace,
                              sparse::Selection* out) const {
   const PartitionRange candidates = sparse::CandidatesOf(job, partition_tokens_);
-  const uint32_t wanted =
-      candidates.size() == 0 ? 0 : Wanted(job, candidates.begin, candidates.size(), workspace, out);
+  const uint32_t num_tokens = job.num_tokens();
+  uint32_t wanted = sparse::BudgetPartitions(job, partition_tokens_, candidates);
+  uint32_t target = 0;  // tokens to attend to at least
+  if (index_.inner() != nullptr) {
+    index_.inner()->Select(job, workspace, out);
+    target = CountLive(*out);
+    wanted = target < num_tokens ? 0 : candidates.size();
+  }
   out->mass = sparse::Selection::kNoEstimate;
   if (wanted == candidates.size()) {
     sparse::WriteTiles(job, partition_tokens_, candidates, {}, &out->tiles);
     return;
   }
+  RankByMass(job, candidates, workspace);
+  for (;;) {
+    sparse::ChooseBest(wanted, workspace);
+    sparse::WriteTiles(job, partition_tokens_, candidates, workspace.chosen, &out->tiles);
+    const uint32_t attended = CountLive(*out);
+    if (attended >= target) {
+      return;
+    }
+    // Partitions that reach into the sink or the recent tokens add less than their size.
+    const uint32_t missing = (target - attended + partition_tokens_ - 1) / partition_tokens_;
+    wanted = std::min(wanted + missing, candidates.size());
+  }
+}
+
+void OracleAlgorithm::RankByMass(const SelectJob& job,
+                                 PartitionRange candidates,
+                                 SelectWorkspace& workspace) const {
   index_.ComputeMass(job, workspace);
-  const uint32_t num_tokens = job.num_tokens();
   workspace.best.assign(candidates.size(), 0.0F);
   for (uint32_t head = 0; head < job.group; ++head) {
-    const float* const mass = workspace.scores.data() + size_t{head} * num_tokens;
+    const float* const mass = workspace.scores.data() + size_t{head} * job.num_tokens();
     for (uint32_t i = 0; i < candidates.size(); ++i) {
       const float* const begin = mass + size_t{candidates.begin + i} * partition_tokens_;
       workspace.best[i] += std::accumulate(begin, begin + partition_tokens_, 0.0F);
     }
   }
-  sparse::ChooseBest(wanted, workspace);
-  sparse::WriteTiles(job, partition_tokens_, candidates, workspace.chosen, &out->tiles);
 }
 
 void RandomAlgorithm::Select(const SelectJob& job,

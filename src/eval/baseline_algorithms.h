@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "eval/key_index.h"
+#include "sparse/fixed_partitions.h"
 #include "sparse/sparse_algorithm.h"
 
 namespace spindle::eval {
@@ -17,8 +18,8 @@ namespace spindle::eval {
 class OracleAlgorithm final : public sparse::SparseAlgorithm {
  public:
   // With `matched` it takes as many tokens as that algorithm attends to at the same place, with
-  // the same settings, whatever makes up their number (for example outliers beside the budget);
-  // rounded up to partitions. Null: the budget. REQUIRES: partition_tokens divides 64.
+  // the same settings, whatever makes up their number (for example outliers beside the budget),
+  // and less than a partition more. Null: the budget. REQUIRES: partition_tokens divides 64.
   OracleAlgorithm(const kv::KvGeometry& geometry,
                   uint32_t partition_tokens,
                   std::shared_ptr<const sparse::SparseAlgorithm> matched);
@@ -33,11 +34,10 @@ class OracleAlgorithm final : public sparse::SparseAlgorithm {
               sparse::Selection* out) const override;
 
  private:
-  [[nodiscard]] uint32_t Wanted(const sparse::SelectJob& job,
-                                uint32_t first_candidate,
-                                uint32_t num_candidates,
-                                sparse::SelectWorkspace& workspace,
-                                sparse::Selection* scratch) const;
+  // Into workspace.best.
+  void RankByMass(const sparse::SelectJob& job,
+                  sparse::PartitionRange candidates,
+                  sparse::SelectWorkspace& workspace) const;
 
   const uint32_t partition_tokens_;
   const KeyIndex index_;

@@ -106,7 +106,8 @@ TEST_P(Baselines, MatchedOracleAttendsToAsMuchAsTheOther) {
   for (const uint32_t budget : {0U, 64U, 200U, 640U}) {
     const std::set<uint32_t> best = rig.Choose(settings_, budget, q, kLogitScale);
     const std::set<uint32_t> other = inner_rig.Choose(settings_, budget, q, kLogitScale);
-    EXPECT_EQ(best.size(), other.size());
+    EXPECT_GE(best.size(), other.size());
+    EXPECT_LT(best.size(), other.size() + sparse::ShadowKvAlgorithm::kChunkTokens);
     EXPECT_GE(covered(best), covered(other) - 1e-9);
   }
 }
