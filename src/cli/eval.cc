@@ -14,6 +14,7 @@
 #include "config/memory_plan.h"
 #include "eval/eval_model.h"
 #include "eval/forced_run.h"
+#include "eval/free_run.h"
 #include "eval/policies.h"
 #include "eval/report.h"
 #include "eval/task_run.h"
@@ -66,6 +67,7 @@ absl::StatusOr<Plan> MakePlan(const EvalOptions& options) {
                    .seed = options.seed};
   plan.tasks.num_samples = options.num_samples;
   plan.tasks.seed = options.seed;
+  plan.tasks.generated_tokens = options.generated_tokens;
   if (options.tasks != kNone) {
     for (const std::string& name : SplitList(options.tasks)) {
       const absl::StatusOr<const eval::TaskFamily*> family = eval::FindTaskFamily(name);
@@ -83,8 +85,9 @@ absl::StatusOr<Plan> MakePlan(const EvalOptions& options) {
 }
 
 absl::Status CheckContexts(const EvalOptions& options, const Plan& plan, uint32_t max_model_len) {
-  const uint32_t behind = std::max(options.num_windows > 0 ? options.num_steps : 0U,
-                                   plan.tasks.families.empty() ? 0U : kTaskTokens);
+  const uint32_t behind =
+      std::max(options.num_windows > 0 ? std::max(options.num_steps, options.num_free_steps) : 0U,
+               plan.tasks.families.empty() ? 0U : kTaskTokens);
   for (const uint32_t context : plan.contexts) {
     if (context + behind > max_model_len) {
       return absl::InvalidArgumentError(
@@ -124,7 +127,10 @@ uint64_t KvBytes(const EvalOptions& options,
                  size_t num_policies,
                  const kv::KvGeometry& geometry) {
   const uint32_t context = *std::max_element(plan.contexts.begin(), plan.contexts.end());
-  const uint64_t behind = kv::KvStore::StripesFor(std::max(options.num_steps, kTaskTokens)) + 2;
+  const uint64_t behind =
+      kv::KvStore::StripesFor(std::max(
+          {options.num_steps, options.num_free_steps, options.generated_tokens + kTaskTokens})) +
+      2;
   // Two forks per policy, one to be forced and one to answer.
   const uint64_t stripes =
       kv::KvStore::StripesFor(context) + 2 * (uint64_t{num_policies} + 4) * behind;
@@ -149,22 +155,18 @@ class Evaluation {
     if (options_.num_windows > 0) {
       SPINDLE_RETURN_IF_ERROR(RunTexts(model, summary));
     }
-    std::vector<const eval::EvalPolicy*> task_policies;
-    for (const eval::EvalPolicy& policy : policies_) {
-      if (policy.role != eval::PolicyRole::kRandom) {
-        task_policies.push_back(&policy);
-      }
-    }
+    const std::vector<const eval::EvalPolicy*> policies = OfTasks();
+    summary->generated_tokens = options_.generated_tokens;
     for (const uint32_t context : plan_.contexts) {
       SPINDLE_ASSIGN_OR_RETURN(const std::vector<eval::TaskCell> cells,
                                eval::RunTasks(model,
                                               tokenizer_,
-                                              task_policies,
+                                              policies,
                                               plan_.tasks,
                                               context,
                                               Show(fmt::format("tasks at {}", context))));
       for (const eval::TaskCell& cell : cells) {
-        summary->tasks.push_back(eval::Summarise(cell, task_policies));
+        summary->tasks.push_back(eval::Summarise(cell, policies));
       }
     }
     return absl::OkStatus();
@@ -173,6 +175,17 @@ class Evaluation {
  private:
   [[nodiscard]] eval::RunProgress Show(const std::string& what) const {
     return [this, what](double fraction) { progress_(what, fraction); };
+  }
+
+  // Chance finds no needle.
+  [[nodiscard]] std::vector<const eval::EvalPolicy*> OfTasks() const {
+    std::vector<const eval::EvalPolicy*> chosen;
+    for (const eval::EvalPolicy& policy : policies_) {
+      if (policy.role != eval::PolicyRole::kRandom) {
+        chosen.push_back(&policy);
+      }
+    }
+    return chosen;
   }
 
   absl::Status RunTexts(eval::EvalModel& model, eval::EvalSummary* summary) {
@@ -201,6 +214,23 @@ class Evaluation {
                                                options_.num_steps,
                                                Show(fmt::format("texts at {}", context))));
       summary->forced.push_back(eval::Summarise(result, policies_, windows, options_.seed));
+    }
+    return options_.num_free_steps > 0 ? RunFreely(model, windows, summary) : absl::OkStatus();
+  }
+
+  absl::Status RunFreely(eval::EvalModel& model,
+                         std::span<const eval::TextWindow> windows,
+                         eval::EvalSummary* summary) {
+    const std::vector<const eval::EvalPolicy*> policies = OfTasks();
+    for (const uint32_t context : plan_.contexts) {
+      SPINDLE_ASSIGN_OR_RETURN(const eval::FreeResult result,
+                               eval::RunFree(model,
+                                             policies,
+                                             windows,
+                                             context,
+                                             options_.num_free_steps,
+                                             Show(fmt::format("free answers at {}", context))));
+      summary->free.push_back(eval::Summarise(result, policies));
     }
     return absl::OkStatus();
   }
@@ -240,6 +270,13 @@ void AddEvalOptions(config::OptionTable& table, EvalOptions& options) {
   table.Uint32("steps", &options.num_steps, 1, 65536, "tokens decoded per piece");
   table.Text("tasks", "FAMILY,…|none", &options.tasks, "retrieval tasks");
   table.Uint32("samples", &options.num_samples, 1, 4096, "of each task family and context");
+  table.Uint32(
+      "generated",
+      &options.generated_tokens,
+      0,
+      65536,
+      "tokens at the end of a task's context that are decoded, and hold what is asked for");
+  table.Uint32("free", &options.num_free_steps, 0, 65536, "tokens decoded greedily per piece");
   table.Uint32("sink", &options.sink_tokens, 0, 65536, "first tokens, always attended");
   table.Uint32("recent", &options.recent_tokens, 1, 65536, "last tokens, always attended");
   table.Uint32("mass-every", &options.mass_stride, 1, 65536, "steps per exact attention mass");

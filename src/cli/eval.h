@@ -30,6 +30,8 @@ struct EvalOptions {
   uint32_t num_steps = 128;
   std::string tasks = "copy,kv-retrieve,passkey";  // "none"
   uint32_t num_samples = 8;                        // per family and context
+  uint32_t generated_tokens = 0;                   // of their contexts
+  uint32_t num_free_steps = 0;                     // greedy tokens per window
   uint32_t sink_tokens = 4;
   uint32_t recent_tokens = 64;
   uint32_t mass_stride = 4;

@@ -107,8 +107,12 @@ uint32_t EvalModel::DecodeBegin(SequenceId sequence) const {
 }
 
 absl::StatusOr<ForkGroup> ForkGroup::Create(EvalModel& model, SequenceId parent, size_t count) {
+  return Create(model, std::vector<SequenceId>(count, parent));
+}
+
+absl::StatusOr<ForkGroup> ForkGroup::Create(EvalModel& model, std::span<const SequenceId> parents) {
   ForkGroup group(model);
-  for (size_t i = 0; i < count; ++i) {
+  for (const SequenceId parent : parents) {
     SPINDLE_ASSIGN_OR_RETURN(const SequenceId fork, model.Fork(parent));
     group.forks_.push_back(fork);
   }

@@ -90,11 +90,14 @@ class EvalModel {
   uint64_t num_opened_ = 0;
 };
 
-// Forks of one sequence, closed with this.
+// Forks, closed with this.
 class ForkGroup {
  public:
   // Borrows the model. ERRORS: kResourceExhausted.
   static absl::StatusOr<ForkGroup> Create(EvalModel& model, SequenceId parent, size_t count);
+
+  // One of each.
+  static absl::StatusOr<ForkGroup> Create(EvalModel& model, std::span<const SequenceId> parents);
   ~ForkGroup();
   ForkGroup(ForkGroup&& other) noexcept;
   ForkGroup& operator=(ForkGroup&&) = delete;

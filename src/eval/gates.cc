@@ -52,6 +52,8 @@ constexpr double kStreamingRetention = 0.3;
 
 constexpr double kDriftPerThousand = 0.2;
 constexpr size_t kDriftBlocks = 4;
+constexpr double kRepetition = 0.1;
+constexpr uint32_t kRepetitionSteps = 1024;
 
 std::string Percent(double share) {
   return fmt::format("{:.1f} %", 100 * share);
@@ -175,6 +177,24 @@ void CheckDrift(const ForcedSummary& run, const PolicySummary& policy, Checks* c
               per_thousand <= kDriftPerThousand);
 }
 
+// A policy may not repeat itself more, or less, than dense attention does. Short answers say
+// little.
+void CheckRepetition(const FreeSummary& run, Checks* checks) {
+  if (run.num_steps < kRepetitionSteps) {
+    return;
+  }
+  const double dense = run.rows.front().distinct_3grams;
+  for (const FreeRow& row : run.rows) {
+    if (row.role == PolicyRole::kAlgorithm) {
+      checks->Add("repetition",
+                  fmt::format("{} at {}, distinct 3-grams ÷ dense", row.policy, run.context_tokens),
+                  fmt::format("{:.3f}", row.distinct_3grams / dense),
+                  fmt::format("within {:.0f} %", 100 * kRepetition),
+                  std::abs(row.distinct_3grams / dense - 1) <= kRepetition);
+    }
+  }
+}
+
 void CheckRetention(const TaskSummary& task, Checks* checks) {
   for (const TaskRow& row : task.rows) {
     const std::string what =
@@ -261,6 +281,9 @@ std::vector<GateResult> CheckGates(const EvalSummary& summary) {
         CheckCurve(run, policy, &checks);
       }
     }
+  }
+  for (const FreeSummary& run : summary.free) {
+    CheckRepetition(run, &checks);
   }
   CheckTasks(summary, &checks);
   return checks.Take();

@@ -81,6 +81,21 @@ ordered_json ToJson(const TaskSummary& task) {
           {"policies", std::move(rows)}};
 }
 
+ordered_json ToJson(const FreeSummary& run) {
+  ordered_json rows = ordered_json::array();
+  for (const FreeRow& row : run.rows) {
+    rows.push_back({{"policy", row.policy},
+                    {"role", NameOf(row.role)},
+                    {"divergence_median", row.divergence_median},
+                    {"distinct_3grams", row.distinct_3grams},
+                    {"longest_repeat", row.longest_repeat}});
+  }
+  return {{"context_tokens", run.context_tokens},
+          {"windows", run.num_windows},
+          {"steps", run.num_steps},
+          {"policies", std::move(rows)}};
+}
+
 void AddForced(const ForcedSummary& run, std::string* out) {
   const auto add = std::back_inserter(*out);
   fmt::format_to(add,
@@ -181,8 +196,15 @@ void AddTasks(const EvalSummary& summary, std::string* out) {
   if (summary.tasks.empty()) {
     return;
   }
+  *out += "## Tasks\n\n";
+  if (summary.generated_tokens > 0) {
+    *out += fmt::format(
+        "What is asked for lies among the last {} tokens of the context, which were decoded "
+        "too.\n\n",
+        summary.generated_tokens);
+  }
   *out +=
-      "## Tasks\n\nRetention: (control - policy) ÷ (control - dense) in nats per token of the "
+      "Retention: (control - policy) ÷ (control - dense) in nats per token of the "
       "right "
       "answer. A family that the model cannot do densely is marked, and proves nothing.\n\n"
       "| family | context | policy | string | tokens right | NLL | retention | McNemar p |\n"
@@ -207,6 +229,26 @@ void AddTasks(const EvalSummary& summary, std::string* out) {
                    task.context_tokens,
                    task.num_samples,
                    task.control_nll);
+  }
+  *out += '\n';
+}
+
+void AddFree(const FreeSummary& run, std::string* out) {
+  fmt::format_to(
+      std::back_inserter(*out),
+      "## Free decoding at {} tokens\n\n{} windows, {} greedy steps each.\n\n"
+      "| policy | parts from dense at step, median | distinct 3-grams | longest repeat |\n"
+      "|---|---:|---:|---:|\n",
+      run.context_tokens,
+      run.num_windows,
+      run.num_steps);
+  for (const FreeRow& row : run.rows) {
+    fmt::format_to(std::back_inserter(*out),
+                   "| {} | {:.0f} | {:.3f} | {:.1f} |\n",
+                   row.policy,
+                   row.divergence_median,
+                   row.distinct_3grams,
+                   row.longest_repeat);
   }
   *out += '\n';
 }
@@ -237,7 +279,9 @@ std::string RenderJson(const EvalSummary& summary, std::span<const GateResult> g
                          {"texts", summary.texts},
                          {"forced", ordered_json::array()},
                          {"exactness", ordered_json::array()},
+                         {"generated_tokens", summary.generated_tokens},
                          {"tasks", ordered_json::array()},
+                         {"free", ordered_json::array()},
                          {"gates", ordered_json::array()}};
   for (const ForcedSummary& run : summary.forced) {
     report["forced"].push_back(ToJson(run));
@@ -250,6 +294,9 @@ std::string RenderJson(const EvalSummary& summary, std::span<const GateResult> g
   }
   for (const TaskSummary& task : summary.tasks) {
     report["tasks"].push_back(ToJson(task));
+  }
+  for (const FreeSummary& run : summary.free) {
+    report["free"].push_back(ToJson(run));
   }
   for (const GateResult& gate : gates) {
     report["gates"].push_back({{"gate", gate.gate},
@@ -272,6 +319,9 @@ std::string RenderMarkdown(const EvalSummary& summary, std::span<const GateResul
     AddForced(run, &out);
     AddTexts(summary, run, &out);
     AddWorstHeads(run, &out);
+  }
+  for (const FreeSummary& run : summary.free) {
+    AddFree(run, &out);
   }
   AddTasks(summary, &out);
   AddGates(gates, &out);

@@ -174,4 +174,20 @@ TaskSummary Summarise(const TaskCell& cell, std::span<const EvalPolicy* const> p
   return summary;
 }
 
+FreeSummary Summarise(const FreeResult& result, std::span<const EvalPolicy* const> policies) {
+  FreeSummary summary{
+      .context_tokens = result.context_tokens,
+      .num_steps = result.num_steps,
+      .num_windows = static_cast<uint32_t>(result.policies.front().divergence.size())};
+  for (size_t i = 0; i < policies.size(); ++i) {
+    const FreeScores& scores = result.policies[i];
+    summary.rows.push_back({.policy = policies[i]->Name(),
+                            .role = policies[i]->role,
+                            .divergence_median = Percentile(scores.divergence, 0.5),
+                            .distinct_3grams = Mean(scores.distinct_3grams),
+                            .longest_repeat = Mean(scores.longest_repeat)});
+  }
+  return summary;
+}
+
 }  // namespace spindle::eval

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "eval/forced_run.h"
+#include "eval/free_run.h"
 #include "eval/policies.h"
 #include "eval/statistics.h"
 #include "eval/task_run.h"
@@ -97,6 +98,25 @@ struct TaskSummary {
 [[nodiscard]] TaskSummary Summarise(const TaskCell& cell,
                                     std::span<const EvalPolicy* const> policies);
 
+// Free decoding of one policy.
+struct FreeRow {
+  std::string policy = {};
+  PolicyRole role = PolicyRole::kDense;
+  double divergence_median = 0;  // step
+  double distinct_3grams = 0;    // mean
+  double longest_repeat = 0;     // mean, tokens
+};
+
+struct FreeSummary {
+  uint32_t context_tokens = 0;
+  uint32_t num_steps = 0;
+  uint32_t num_windows = 0;
+  std::vector<FreeRow> rows = {};
+};
+
+[[nodiscard]] FreeSummary Summarise(const FreeResult& result,
+                                    std::span<const EvalPolicy* const> policies);
+
 struct EvalSummary {
   std::string model = {};
   std::string kernels = {};
@@ -105,6 +125,8 @@ struct EvalSummary {
   std::vector<ForcedSummary> forced = {};
   std::vector<ExactnessResult> exactness = {};
   std::vector<TaskSummary> tasks = {};
+  uint32_t generated_tokens = 0;  // of the contexts of tasks
+  std::vector<FreeSummary> free = {};
 };
 
 }  // namespace spindle::eval

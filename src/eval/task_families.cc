@@ -116,9 +116,11 @@ std::function<std::string()> Stories(Dice& dice) {
   return [teller = StoryTeller(dice.Next())]() mutable { return teller.Paragraph(); };
 }
 
-// Where sample i of n goes: depths spread evenly from the beginning to the end.
+// Where sample i of n goes: depths spread evenly over the range.
 size_t DepthOf(const TaskRequest& request, size_t num_parts) {
-  return num_parts * (2 * size_t{request.sample} + 1) / (2 * size_t{request.num_samples});
+  const double share = (2.0 * request.sample + 1) / (2.0 * request.num_samples);
+  const double depth = request.depth_begin + share * (request.depth_end - request.depth_begin);
+  return static_cast<size_t>(depth * static_cast<double>(num_parts));
 }
 
 std::string Join(std::span<const std::string> parts) {

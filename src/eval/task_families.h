@@ -22,6 +22,9 @@ struct TaskRequest {
   uint32_t sample = 0;      // decides depth, together with
   uint32_t num_samples = 1;
   uint64_t seed = 0;
+  // Shares of the context between which samples hide what is asked for.
+  double depth_begin = 0;
+  double depth_end = 1;
 };
 
 struct TaskSample {

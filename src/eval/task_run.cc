@@ -16,6 +16,9 @@ constexpr double kSolvedShare = 0.4;
 constexpr double kSolvedNats = 0.5;
 // Behind the gold answer's length, for answers that begin with other words.
 constexpr size_t kExtraTokens = 6;
+// Of a sequence in one step.
+constexpr size_t kMostRows = 64;
+static_assert(kMostRows <= EvalModel::kChunkRows);
 
 using Policies = std::span<const EvalPolicy* const>;
 
@@ -25,16 +28,24 @@ class Decoding {
   Decoding(EvalModel& model, Policies policies, const std::vector<SequenceId>& sequences)
       : model_(model), policies_(policies), sequences_(sequences) {}
 
-  // The same tokens for all, as many sequences per step as fit.
+  // Forks of another one's sequences, which go their own way from here.
+  Decoding(const Decoding& from, const std::vector<SequenceId>& forks)
+      : model_(from.model_), policies_(from.policies_), sequences_(forks), logits_(from.logits_) {}
+
+  // The same tokens for all.
   absl::Status AppendAll(std::span<const TokenId> tokens) {
-    std::vector<std::span<const TokenId>> parts(sequences_.size(), tokens);
-    return Append(parts);
+    for (size_t begin = 0; begin < tokens.size(); begin += kMostRows) {
+      const std::vector<std::span<const TokenId>> parts(
+          sequences_.size(), tokens.subspan(begin, std::min(kMostRows, tokens.size() - begin)));
+      SPINDLE_RETURN_IF_ERROR(Append(parts));
+    }
+    return absl::OkStatus();
   }
 
+  // Equally many for each; as many sequences per step as fit.
   absl::Status Append(std::span<const std::span<const TokenId>> tokens) {
     const size_t vocab = model_.config().vocab_size;
     const size_t per_step = EvalModel::kChunkRows / tokens.front().size();
-    SPINDLE_CHECK(per_step > 0);
     logits_.resize(sequences_.size() * vocab);
     for (size_t begin = 0; begin < sequences_.size(); begin += per_step) {
       std::vector<Continuation> step;
@@ -121,25 +132,35 @@ absl::StatusOr<SampleTokens> Encode(const text::Tokenizer& tokenizer, const Task
   return tokens;
 }
 
+// Forks that hold the context without its generated part.
+absl::StatusOr<ForkGroup> ForkContext(EvalModel& model,
+                                      std::span<const TokenId> context,
+                                      size_t num_generated,
+                                      size_t num_forks) {
+  SPINDLE_ASSIGN_OR_RETURN(const SequenceId prompt,
+                           model.Prefill(context.first(context.size() - num_generated)));
+  absl::StatusOr<ForkGroup> group = ForkGroup::Create(model, prompt, num_forks);
+  model.Close(prompt);
+  return group;
+}
+
 absl::StatusOr<std::vector<SampleScore>> ScorePolicies(EvalModel& model,
                                                        const text::Tokenizer& tokenizer,
                                                        Policies policies,
                                                        const TaskSample& sample,
-                                                       const SampleTokens& tokens) {
-  SPINDLE_ASSIGN_OR_RETURN(const SequenceId prompt, model.Prefill(tokens.context));
-  absl::StatusOr<ForkGroup> forced = ForkGroup::Create(model, prompt, policies.size());
-  absl::StatusOr<ForkGroup> free = ForkGroup::Create(model, prompt, policies.size());
-  model.Close(prompt);
-  SPINDLE_RETURN_IF_ERROR(forced.status());
-  SPINDLE_RETURN_IF_ERROR(free.status());
-
-  std::vector<SampleScore> scores(policies.size());
-  Decoding forcing(model, policies, forced->forks());
+                                                       const SampleTokens& tokens,
+                                                       size_t num_generated) {
+  const std::span<const TokenId> context = tokens.context;
+  SPINDLE_ASSIGN_OR_RETURN(const ForkGroup forced,
+                           ForkContext(model, context, num_generated, policies.size()));
+  Decoding forcing(model, policies, forced.forks());
+  SPINDLE_RETURN_IF_ERROR(forcing.AppendAll(context.last(num_generated)));
   SPINDLE_RETURN_IF_ERROR(forcing.AppendAll(tokens.question));
-  SPINDLE_RETURN_IF_ERROR(ForceAnswer(forcing, tokens.answer, scores));
 
-  Decoding answering(model, policies, free->forks());
-  SPINDLE_RETURN_IF_ERROR(answering.AppendAll(tokens.question));
+  SPINDLE_ASSIGN_OR_RETURN(const ForkGroup free, ForkGroup::Create(model, forced.forks()));
+  Decoding answering(forcing, free.forks());
+  std::vector<SampleScore> scores(policies.size());
+  SPINDLE_RETURN_IF_ERROR(ForceAnswer(forcing, tokens.answer, scores));
   SPINDLE_ASSIGN_OR_RETURN(
       const std::vector<std::string> answers,
       AnswerFreely(answering, tokenizer, policies.size(), tokens.answer.size() + kExtraTokens));
@@ -150,26 +171,38 @@ absl::StatusOr<std::vector<SampleScore>> ScorePolicies(EvalModel& model,
 }
 
 absl::StatusOr<double> ControlNll(EvalModel& model, Policies policies, const SampleTokens& tokens) {
-  SPINDLE_ASSIGN_OR_RETURN(const SequenceId prompt, model.Prefill(tokens.control));
-  absl::StatusOr<ForkGroup> group = ForkGroup::Create(model, prompt, 1);
-  model.Close(prompt);
-  SPINDLE_RETURN_IF_ERROR(group.status());
-  Decoding decoding(model, policies.first(1), group->forks());
+  SPINDLE_ASSIGN_OR_RETURN(const ForkGroup group, ForkContext(model, tokens.control, 0, 1));
+  Decoding decoding(model, policies.first(1), group.forks());
   SPINDLE_RETURN_IF_ERROR(decoding.AppendAll(tokens.question));
   SampleScore score;
   SPINDLE_RETURN_IF_ERROR(ForceAnswer(decoding, tokens.answer, {&score, 1}));
   return score.nll;
 }
 
+TaskRequest RequestOf(const TaskOptions& options, uint32_t context_tokens, uint32_t sample) {
+  TaskRequest request{.num_tokens = context_tokens,
+                      .sample = sample,
+                      .num_samples = options.num_samples,
+                      .seed = options.seed};
+  if (options.generated_tokens > 0) {
+    const double share = static_cast<double>(options.generated_tokens) / context_tokens;
+    request.depth_begin = 1 - 0.95 * share;
+    request.depth_end = 1 - 0.8 * share;
+  }
+  return request;
+}
+
 absl::Status RunSample(EvalModel& model,
                        const text::Tokenizer& tokenizer,
                        Policies policies,
                        const TaskSample& sample,
+                       size_t num_generated,
                        TaskCell& cell) {
   SPINDLE_ASSIGN_OR_RETURN(const SampleTokens tokens, Encode(tokenizer, sample));
   SPINDLE_ASSIGN_OR_RETURN(const double control, ControlNll(model, policies, tokens));
-  SPINDLE_ASSIGN_OR_RETURN(const std::vector<SampleScore> scores,
-                           ScorePolicies(model, tokenizer, policies, sample, tokens));
+  SPINDLE_ASSIGN_OR_RETURN(
+      const std::vector<SampleScore> scores,
+      ScorePolicies(model, tokenizer, policies, sample, tokens, num_generated));
   cell.control_nll.push_back(control);
   for (size_t p = 0; p < policies.size(); ++p) {
     cell.policies[p].push_back(scores[p]);
@@ -225,11 +258,11 @@ absl::StatusOr<std::vector<TaskCell>> RunTasks(EvalModel& model,
   const size_t num_runs = options.families.size() * options.num_samples;
   size_t done = 0;
   for (const TaskFamily* family : options.families) {
-    if (context_tokens < family->min_tokens) {
+    if (context_tokens < family->min_tokens + options.generated_tokens) {
       return absl::InvalidArgumentError(
           fmt::format("--tasks {} needs --context of at least {}, got {}",
                       family->name,
-                      family->min_tokens,
+                      family->min_tokens + options.generated_tokens,
                       context_tokens));
     }
     TaskCell& cell = cells.emplace_back();
@@ -237,13 +270,10 @@ absl::StatusOr<std::vector<TaskCell>> RunTasks(EvalModel& model,
     cell.context_tokens = context_tokens;
     cell.policies.resize(policies.size());
     for (uint32_t i = 0; i < options.num_samples; ++i) {
-      const TaskSample sample = family->generate({.num_tokens = context_tokens,
-                                                  .sample = i,
-                                                  .num_samples = options.num_samples,
-                                                  .seed = options.seed},
-                                                 count);
+      const TaskSample sample = family->generate(RequestOf(options, context_tokens, i), count);
       SPINDLE_RETURN_IF_ERROR(encoding);
-      SPINDLE_RETURN_IF_ERROR(RunSample(model, tokenizer, policies, sample, cell));
+      SPINDLE_RETURN_IF_ERROR(
+          RunSample(model, tokenizer, policies, sample, options.generated_tokens, cell));
       progress(static_cast<double>(++done) / static_cast<double>(num_runs));
     }
   }

@@ -47,10 +47,14 @@ struct TaskOptions {
   std::vector<const TaskFamily*> families;
   uint32_t num_samples = 10;
   uint64_t seed = 1;
+  // The last tokens of the context, which are decoded under the policy instead of being computed
+  // densely; what is asked for is hidden in their first fifth. 0: none, and all depths.
+  uint32_t generated_tokens = 0;
 };
 
 // policies[0] is dense. `context_tokens`: of context and question.
-// ERRORS: kInvalidArgument (a family needs more tokens), those of EvalModel and the tokenizer.
+// ERRORS: kInvalidArgument (a family needs more tokens, or there are none before the generated
+// ones), those of EvalModel and the tokenizer.
 [[nodiscard]] absl::StatusOr<std::vector<TaskCell>> RunTasks(
     EvalModel& model,
     const text::Tokenizer& tokenizer,

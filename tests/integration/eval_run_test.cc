@@ -3,6 +3,7 @@
 
 #include "eval/eval_model.h"
 #include "eval/forced_run.h"
+#include "eval/free_run.h"
 #include "eval/policies.h"
 #include "eval/summary.h"
 #include "integration/logits_support.h"
@@ -131,6 +132,23 @@ TEST_F(EvalRun, ForksLeaveNothingBehind) {
   for (size_t i = 0; i < first.policies.size(); ++i) {
     EXPECT_EQ(first.policies[i].window_kl, second.policies[i].window_kl);
     EXPECT_EQ(first.policies[i].head_mass, second.policies[i].head_mass);
+  }
+}
+
+TEST_F(EvalRun, FreeDecodingUnderAFullBudgetIsTheDenseText) {
+  const std::vector<EvalPolicy> policies = Policies({1});
+  std::vector<const EvalPolicy*> pointers;
+  for (const EvalPolicy& policy : policies) {
+    pointers.push_back(&policy);
+  }
+  const auto result =
+      RunFree(*model_, pointers, windows_, kContext, kSteps, [](double /*fraction*/) {});
+  ASSERT_TRUE(result.ok()) << result.status();
+  for (size_t i = 0; i < policies.size(); ++i) {
+    if (policies[i].role != PolicyRole::kStreaming) {
+      EXPECT_EQ(result->policies[i].divergence, std::vector<double>(2, kSteps))
+          << policies[i].Name();
+    }
   }
 }
 

@@ -136,6 +136,21 @@ TEST_F(CurveGates, DriftIsGrowthPerThousandTokens) {
   EXPECT_THAT(FailedOf(run_), IsEmpty());
 }
 
+TEST(Gates, LongAnswersRepeatThemselvesAsDenseOnesDo) {
+  EvalSummary summary;
+  summary.free = {
+      {.context_tokens = 4096,
+       .num_steps = 1024,
+       .num_windows = 2,
+       .rows = {{.policy = "dense", .distinct_3grams = 0.8},
+                {.policy = "quest", .role = PolicyRole::kAlgorithm, .distinct_3grams = 0.721}}}};
+  EXPECT_THAT(Failed(summary), IsEmpty());
+  summary.free[0].rows[1].distinct_3grams = 0.719;
+  EXPECT_THAT(Failed(summary), testing::ElementsAre("repetition"));
+  summary.free[0].num_steps = 1023;
+  EXPECT_THAT(Failed(summary), IsEmpty());
+}
+
 TEST(Gates, Exactness) {
   EvalSummary summary;
   summary.exactness = {{.algorithm = "quest",
