@@ -151,7 +151,7 @@ void AddTexts(const EvalSummary& summary, const ForcedSummary& run, std::string*
   }
   *out += '\n';
   for (const PolicySummary& policy : run.policies) {
-    if (policy.role == PolicyRole::kAlgorithm) {
+    if (policy.role == PolicyRole::kAlgorithm || policy.role == PolicyRole::kOracle) {
       *out += "| " + policy.name + " |";
       for (const std::string& text : summary.texts) {
         *out += fmt::format(" {:.4f} |", run.KlOfText(policy, text));
