@@ -61,11 +61,11 @@ std::string Percent(double share) {
 
 class Checks {
  public:
-  void AtMost(std::string_view gate, std::string what, double value, double bound) {
+  void AtMost(std::string_view gate, const std::string& what, double value, double bound) {
     Add(gate, what, fmt::format("{:.4f}", value), fmt::format("<= {:.4f}", bound), value <= bound);
   }
 
-  void AtLeast(std::string_view gate, std::string what, double value, double bound) {
+  void AtLeast(std::string_view gate, const std::string& what, double value, double bound) {
     Add(gate, what, fmt::format("{:.4f}", value), fmt::format(">= {:.4f}", bound), value >= bound);
   }
 

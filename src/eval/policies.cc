@@ -78,7 +78,8 @@ absl::Status CheckOptions(const PolicyOptions& options) {
     if (sparse::FindAlgorithm(name) == nullptr) {
       std::string known;
       for (const auto& algorithm : sparse::Algorithms()) {
-        known += (known.empty() ? "" : ", ") + std::string(algorithm->name());
+        known += known.empty() ? "" : ", ";
+        known += algorithm->name();
       }
       return absl::InvalidArgumentError("--algorithms: no algorithm has the name '" + name +
                                         "'; there are " + known);

@@ -59,9 +59,10 @@ double Slope(std::span<const double> values) {
 double McNemar(uint32_t first, uint32_t second) {
   const uint32_t n = first + second;
   double tail = 0;
+  double log_share = -std::log(2.0) * n;  // of the tosses with i heads
   for (uint32_t i = 0; i <= std::min(first, second); ++i) {
-    tail += std::exp(std::lgamma(n + 1.0) - std::lgamma(i + 1.0) - std::lgamma(n - i + 1.0) -
-                     n * std::log(2.0));
+    tail += std::exp(log_share);
+    log_share += std::log(static_cast<double>(n - i) / (i + 1.0));
   }
   return std::min(1.0, 2 * tail);
 }

@@ -403,7 +403,8 @@ absl::StatusOr<const TaskFamily*> FindTaskFamily(std::string_view name) {
     if (family.name == name) {
       return &family;
     }
-    known += (known.empty() ? "" : ", ") + std::string(family.name);
+    known += known.empty() ? "" : ", ";
+    known += family.name;
   }
   return absl::InvalidArgumentError("no task family has the name '" + std::string(name) +
                                     "'; there are " + known);
