@@ -318,6 +318,7 @@ absl::StatusOr<EvalOutcome> Eval(const EvalOptions& options,
   EvalOutcome outcome;
   outcome.summary.model = shape.name;
   outcome.summary.kernels = kernels->name;
+  outcome.summary.exact_arithmetic = options.load.model.mode == kernels::ComputeMode::kExact;
   outcome.summary.seed = options.seed;
   SPINDLE_RETURN_IF_ERROR(
       Evaluation(options, plan, tokenizer, policies, progress).Run(*model, &outcome.summary));

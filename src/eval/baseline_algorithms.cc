@@ -1,7 +1,6 @@
 #include "eval/baseline_algorithms.h"
 
 #include <algorithm>
-#include <bit>
 #include <numeric>
 #include <utility>
 
@@ -15,14 +14,6 @@ namespace {
 using sparse::PartitionRange;
 using sparse::SelectJob;
 using sparse::SelectWorkspace;
-
-uint32_t CountLive(const sparse::Selection& selection) {
-  uint32_t count = 0;
-  for (const sparse::TileLive& tile : selection.tiles) {
-    count += static_cast<uint32_t>(std::popcount(tile.live));
-  }
-  return count;
-}
 
 }  // namespace
 
@@ -49,10 +40,10 @@ void OracleAlgorithm::Select(const SelectJob& job,
   uint32_t target = 0;  // tokens to attend to at least
   if (index_.inner() != nullptr) {
     index_.inner()->Select(job, workspace, out);
-    target = CountLive(*out);
+    target = out->CountAttended();
     wanted = target < num_tokens ? 0 : candidates.size();
+    out->Clear();
   }
-  out->mass = sparse::Selection::kNoEstimate;
   if (wanted == candidates.size()) {
     sparse::WriteTiles(job, partition_tokens_, candidates, {}, &out->tiles);
     return;
@@ -61,7 +52,7 @@ void OracleAlgorithm::Select(const SelectJob& job,
   for (;;) {
     sparse::ChooseBest(wanted, workspace);
     sparse::WriteTiles(job, partition_tokens_, candidates, workspace.chosen, &out->tiles);
-    const uint32_t attended = CountLive(*out);
+    const uint32_t attended = out->CountAttended();
     if (attended >= target) {
       return;
     }
@@ -88,7 +79,6 @@ void OracleAlgorithm::RankByMass(const SelectJob& job,
 void RandomAlgorithm::Select(const SelectJob& job,
                              SelectWorkspace& workspace,
                              sparse::Selection* out) const {
-  out->mass = sparse::Selection::kNoEstimate;
   const PartitionRange candidates = sparse::CandidatesOf(job, partition_tokens_);
   const uint32_t wanted = sparse::BudgetPartitions(job, partition_tokens_, candidates);
   if (wanted == candidates.size()) {

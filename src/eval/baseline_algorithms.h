@@ -19,7 +19,8 @@ class OracleAlgorithm final : public sparse::SparseAlgorithm {
  public:
   // With `matched` it takes as many tokens as that algorithm attends to at the same place, with
   // the same settings, whatever makes up their number (for example outliers beside the budget),
-  // and less than a partition more. Null: the budget. REQUIRES: partition_tokens divides 64.
+  // and less than a partition more. Null: the budget. REQUIRES: partition_tokens divides 64;
+  // `matched` has an index of stripes, or none.
   OracleAlgorithm(const kv::KvGeometry& geometry,
                   uint32_t partition_tokens,
                   std::shared_ptr<const sparse::SparseAlgorithm> matched);

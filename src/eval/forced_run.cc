@@ -1,6 +1,7 @@
 #include "eval/forced_run.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <set>
 
@@ -74,6 +75,16 @@ bool SameBits(std::span<const float> a, std::span<const float> b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size_bytes()) == 0;
 }
 
+double RelativeError(std::span<const float> dense, std::span<const float> other) {
+  double squares = 0;
+  double error = 0;
+  for (size_t i = 0; i < dense.size(); ++i) {
+    squares += double{dense[i]} * dense[i];
+    error += (double{other[i]} - dense[i]) * (double{other[i]} - dense[i]);
+  }
+  return std::sqrt(error / squares);
+}
+
 // Policies of the algorithm, the one with the smallest budget first.
 const EvalPolicy* SmallestBudget(std::span<const EvalPolicy> policies, const std::string& name) {
   const EvalPolicy* smallest = nullptr;
@@ -106,6 +117,8 @@ absl::StatusOr<ExactnessResult> CheckAlgorithm(EvalModel& model,
     const std::vector<float> together(logits.begin() + static_cast<ptrdiff_t>(2 * vocab),
                                       logits.end());
     result.full_budget_equals_dense &= SameBits(logits.first(vocab), logits.subspan(vocab, vocab));
+    result.full_budget_error = std::max(
+        result.full_budget_error, RelativeError(logits.first(vocab), logits.subspan(vocab, vocab)));
     const Continuation alone[] = {{group.forks()[3], token, smallest.policy.get()}};
     SPINDLE_ASSIGN_OR_RETURN(const std::span<const float> single, model.Append(alone));
     result.alone_equals_batched &= SameBits(together, single);

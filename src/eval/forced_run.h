@@ -50,6 +50,7 @@ using RunProgress = std::function<void(double)>;
 struct ExactnessResult {
   std::string algorithm;
   bool full_budget_equals_dense = false;  // every logit of every step, bit by bit
+  double full_budget_error = 0;           // largest |difference| ÷ |dense| of a step's logits
   bool alone_equals_batched = false;      // at the smallest budget
   uint32_t num_steps = 0;
 };

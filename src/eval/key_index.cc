@@ -25,11 +25,16 @@ void CopyKey(const kernels::StripeKeys& keys, uint32_t lane, uint16_t* to) {
   }
 }
 
-void SoftmaxInPlace(std::span<float> scores, float scale) {
+// Of products q·k.
+void SoftmaxInPlace(std::span<float> scores, float scale, float softcap) {
+  for (float& score : scores) {
+    score *= scale;
+    score = softcap > 0 ? softcap * std::tanh(score / softcap) : score;
+  }
   const float largest = *std::max_element(scores.begin(), scores.end());
   double sum = 0;
   for (float& score : scores) {
-    score = std::exp(scale * (score - largest));
+    score = std::exp(score - largest);
     sum += score;
   }
   const auto factor = static_cast<float>(1.0 / sum);
@@ -44,7 +49,10 @@ KeyIndex::KeyIndex(const kv::KvGeometry& geometry,
                    std::shared_ptr<const sparse::SparseAlgorithm> inner)
     : inner_(std::move(inner)),
       inner_bytes_(inner_ == nullptr ? 0 : inner_->index_bytes(geometry)),
-      key_bytes_(static_cast<uint32_t>(kStripeTokens * geometry.head_dim * sizeof(uint16_t))) {}
+      key_bytes_(
+          inner_ != nullptr && inner_->index_unit() != sparse::IndexUnit::kStripe
+              ? 0
+              : static_cast<uint32_t>(kStripeTokens * geometry.head_dim * sizeof(uint16_t))) {}
 
 int KeyIndex::Build(const sparse::IndexJob& job, const kernels::KernelTable& kernels) const {
   if (inner_ != nullptr && inner_bytes_ > 0) {
@@ -75,7 +83,8 @@ void KeyIndex::ComputeMass(const sparse::SelectJob& job, sparse::SelectWorkspace
   SPINDLE_CHECK(workspace.kernels.score_partitions(args) == kernels::kOk);
   for (uint32_t head = 0; head < job.group; ++head) {
     SoftmaxInPlace(std::span(workspace.scores).subspan(size_t{head} * num_tokens, num_tokens),
-                   job.scale);
+                   job.scale,
+                   job.softcap);
   }
 }
 

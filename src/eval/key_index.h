@@ -17,10 +17,12 @@ namespace spindle::eval {
 // [64][head_dim] bf16 (rounded where the store keeps fp32).
 class KeyIndex {
  public:
-  // `inner` null: the keys alone.
+  // `inner` null: the keys alone. An inner algorithm whose index is one of segments gets no keys.
   KeyIndex(const kv::KvGeometry& geometry, std::shared_ptr<const sparse::SparseAlgorithm> inner);
 
   [[nodiscard]] const sparse::SparseAlgorithm* inner() const { return inner_.get(); }
+
+  [[nodiscard]] bool has_keys() const { return key_bytes_ > 0; }
 
   // As SparseAlgorithm.
   [[nodiscard]] uint32_t bytes() const { return inner_bytes_ + key_bytes_; }
@@ -28,8 +30,8 @@ class KeyIndex {
   [[nodiscard]] int Build(const sparse::IndexJob& job, const kernels::KernelTable& kernels) const;
 
   // Leaves in workspace.scores [group][num_tokens] the attention mass of each position, as softmax
-  // of scale · q·k over all positions of the context; rows sum to 1. A logit soft cap is not
-  // applied. Overwrites workspace.query.
+  // over all positions of the context; rows sum to 1. Overwrites workspace.query. REQUIRES:
+  // has_keys.
   void ComputeMass(const sparse::SelectJob& job, sparse::SelectWorkspace& workspace) const;
 
  private:

@@ -21,7 +21,7 @@ enum class PolicyRole : uint8_t {
   kDense,
   kStreaming,  // sink and recent tokens only
   kRandom,     // random pages of 16 tokens
-  kOracle,     // the best partitions, as many tokens as `algorithm` attends to
+  kOracle,     // the best partitions, as many tokens as `algorithm` attends to, if that can be told
   kAlgorithm,
 };
 
@@ -50,8 +50,9 @@ struct PolicyOptions {
 
 // Dense first; then streaming, random at each budget, and each algorithm with its oracle at each.
 // Quest leaves its first two layers dense, as its authors do, and so does its oracle.
-// ERRORS: kInvalidArgument naming the option (unknown algorithm, one named twice, budget out of
-// range).
+// They outlive the
+// model that they are used with, which keeps indexes by the address of their algorithm. ERRORS:
+// kInvalidArgument naming the option (unknown algorithm, one named twice, budget out of range).
 [[nodiscard]] absl::StatusOr<std::vector<EvalPolicy>> MakePolicies(const PolicyOptions& options,
                                                                    const kv::KvGeometry& geometry);
 

@@ -290,6 +290,7 @@ std::string RenderJson(const EvalSummary& summary, std::span<const GateResult> g
     report["exactness"].push_back({{"algorithm", result.algorithm},
                                    {"steps", result.num_steps},
                                    {"full_budget_equals_dense", result.full_budget_equals_dense},
+                                   {"full_budget_error", result.full_budget_error},
                                    {"alone_equals_batched", result.alone_equals_batched}});
   }
   for (const TaskSummary& task : summary.tasks) {

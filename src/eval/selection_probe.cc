@@ -20,6 +20,12 @@ std::vector<uint64_t> AttendedBits(const sparse::Selection& selection, uint32_t 
   for (const sparse::TileLive& tile : selection.tiles) {
     bits[tile.tile] |= tile.live;
   }
+  for (const sparse::ClusterUse& cluster : selection.clusters) {
+    for (uint32_t i = 0; i < cluster.count; ++i) {
+      const size_t position = cluster.segment * kSegmentTokens + cluster.tokens[i];
+      bits[position / kTokensPerWord] |= uint64_t{1} << position % kTokensPerWord;
+    }
+  }
   return bits;
 }
 
@@ -133,6 +139,11 @@ int SelectionProbe::BuildIndex(const sparse::IndexJob& job,
   return index_.Build(job, kernels);
 }
 
+int SelectionProbe::BuildSegment(const sparse::SegmentJob& job,
+                                 sparse::BuildWorkspace& workspace) const {
+  return index_.inner()->BuildSegment(job, workspace);
+}
+
 void SelectionProbe::Select(const SelectJob& job,
                             sparse::SelectWorkspace& workspace,
                             sparse::Selection* out) const {
@@ -146,7 +157,7 @@ void SelectionProbe::Select(const SelectJob& job,
   row.rows = 1;
   row.attended_tokens = static_cast<double>(CountBits(bits));
   row.attended_share = row.attended_tokens / job.num_tokens();
-  if (job.decode_step % mass_stride_ == 0) {
+  if (index_.has_keys() && job.decode_step % mass_stride_ == 0) {
     index_.ComputeMass(job, workspace);
     AddMass(job, bits, workspace.scores, &row);
   }

@@ -65,7 +65,8 @@ class SelectionRecord {
 };
 
 // Stands in for `inner`. Which record a row belongs to follows from its policy's settings; rows of
-// policies without a record are passed on.
+// policies without a record are passed on. No mass is measured of algorithms with an index of
+// segments, beside which there is no room for keys.
 class SelectionProbe final : public sparse::SparseAlgorithm {
  public:
   // Mass is computed for every `mass_stride`-th row of a sequence, ≥ 1.
@@ -78,9 +79,15 @@ class SelectionProbe final : public sparse::SparseAlgorithm {
 
   [[nodiscard]] std::string_view name() const override { return index_.inner()->name(); }
 
+  [[nodiscard]] sparse::IndexUnit index_unit() const override {
+    return index_.inner()->index_unit();
+  }
+
   [[nodiscard]] uint32_t index_bytes(const kv::KvGeometry& geometry) const override;
   [[nodiscard]] int BuildIndex(const sparse::IndexJob& job,
                                const kernels::KernelTable& kernels) const override;
+  [[nodiscard]] int BuildSegment(const sparse::SegmentJob& job,
+                                 sparse::BuildWorkspace& workspace) const override;
   void Select(const sparse::SelectJob& job,
               sparse::SelectWorkspace& workspace,
               sparse::Selection* out) const override;

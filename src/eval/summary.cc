@@ -84,12 +84,15 @@ void AddSelections(const SelectionRecord& record, PolicySummary* out) {
       }
     }
   }
-  if (mass.empty()) {
+  if (sum.rows == 0) {
     return;
   }
   out->attended_share = sum.attended_share / static_cast<double>(sum.rows);
   out->attended_tokens = sum.attended_tokens / static_cast<double>(sum.rows);
   out->overlap = sum.overlap_rows > 0 ? sum.overlap / static_cast<double>(sum.overlap_rows) : 0;
+  if (mass.empty()) {
+    return;
+  }
   out->mass_median = Percentile(mass, 0.5);
   out->mass_p5 = Percentile(mass, 0.05);
   out->selected_mass_median = Percentile(selected_mass, 0.5);

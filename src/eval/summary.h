@@ -38,14 +38,14 @@ struct PolicySummary {
   std::vector<double> window_kl = {};  // means
   std::vector<double> block_kl = {};   // means of blocks of kDriftBlock steps
 
-  // Over layers and KV heads that select; 0 where none does.
+  // Over layers and KV heads that select; 0 where none does, mass also where it is not measured.
   double attended_share = 0;
   double attended_tokens = 0;
   double mass_median = 0;
   double mass_p5 = 0;
   double selected_mass_median = 0;
   double overlap = 0;
-  std::vector<std::vector<double>> head_mass = {};  // [layer][KV head]; -1: attends densely
+  std::vector<std::vector<double>> head_mass = {};  // [layer][KV head]; -1: dense, or not measured
 };
 
 inline constexpr uint32_t kDriftBlock = 256;
@@ -120,6 +120,7 @@ struct FreeSummary {
 struct EvalSummary {
   std::string model = {};
   std::string kernels = {};
+  bool exact_arithmetic = false;  // --dtype f32
   uint64_t seed = 0;
   std::vector<std::string> texts = {};
   std::vector<ForcedSummary> forced = {};

@@ -164,6 +164,18 @@ TEST(Gates, Exactness) {
   EXPECT_THAT(Failed(summary), testing::ElementsAre("exactness", "batching"));
 }
 
+TEST(Gates, RetroInferIsNearDense) {
+  EvalSummary summary;
+  summary.exactness = {{.algorithm = "retroinfer",
+                        .full_budget_equals_dense = false,
+                        .full_budget_error = 0.02,
+                        .alone_equals_batched = true,
+                        .num_steps = 8}};
+  EXPECT_THAT(Failed(summary), IsEmpty());
+  summary.exact_arithmetic = true;
+  EXPECT_THAT(Failed(summary), testing::ElementsAre("exactness"));
+}
+
 TaskSummary Task(const std::string& family, double streaming, double sparse) {
   return {.family = family,
           .context_tokens = 4096,
