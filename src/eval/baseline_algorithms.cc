@@ -50,6 +50,7 @@ void OracleAlgorithm::Select(const SelectJob& job,
   }
   RankByMass(job, candidates, workspace);
   for (;;) {
+    out->Clear();
     sparse::ChooseBest(wanted, workspace);
     sparse::WriteTiles(job, partition_tokens_, candidates, workspace.chosen, &out->tiles);
     const uint32_t attended = out->CountAttended();

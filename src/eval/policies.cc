@@ -138,8 +138,10 @@ absl::StatusOr<std::vector<EvalPolicy>> MakePolicies(const PolicyOptions& option
   for (const std::string& name : options.algorithms) {
     const std::shared_ptr<const SparseAlgorithm> algorithm = sparse::FindAlgorithm(name);
     const auto probe = maker.Probe(algorithm);
-    const auto oracle =
-        maker.Probe(std::make_shared<OracleAlgorithm>(geometry, PartitionTokens(name), algorithm));
+    // Clusters of segments cannot be counted beside an index of stripes: the budget then.
+    const bool can_match = algorithm->index_unit() == sparse::IndexUnit::kStripe;
+    const auto oracle = maker.Probe(std::make_shared<OracleAlgorithm>(
+        geometry, PartitionTokens(name), can_match ? algorithm : nullptr));
     for (const double budget : options.budgets) {
       maker.Add(PolicyRole::kOracle, name, budget, oracle);
       maker.Add(PolicyRole::kAlgorithm, name, budget, probe);

@@ -96,6 +96,10 @@ ordered_json ToJson(const FreeSummary& run) {
           {"policies", std::move(rows)}};
 }
 
+std::string MassText(const PolicySummary& policy, double mass) {
+  return policy.mass_median > 0 ? fmt::format("{:.3f}", mass) : "–";
+}
+
 void AddForced(const ForcedSummary& run, std::string* out) {
   const auto add = std::back_inserter(*out);
   fmt::format_to(add,
@@ -117,7 +121,7 @@ void AddForced(const ForcedSummary& run, std::string* out) {
     }
     fmt::format_to(add,
                    "| {} | {:.1f} % | {:.4f} | {:.4f} … {:.4f} | {:.4f} | {:.3f} | {:.1f} % | "
-                   "{:.1f} % | {:+.2f} % | {:.2f} % | {:.3f} | {:.3f} | {:.3f} | {:.2f} |\n",
+                   "{:.1f} % | {:+.2f} % | {:.2f} % | {} | {} | {} | {:.2f} |\n",
                    policy.name,
                    100 * policy.attended_share,
                    policy.kl,
@@ -129,9 +133,9 @@ void AddForced(const ForcedSummary& run, std::string* out) {
                    100 * policy.top5_overlap,
                    100 * policy.ppl_change,
                    100 * policy.rms_probability_change,
-                   policy.mass_median,
-                   policy.mass_p5,
-                   policy.selected_mass_median,
+                   MassText(policy, policy.mass_median),
+                   MassText(policy, policy.mass_p5),
+                   MassText(policy, policy.selected_mass_median),
                    policy.overlap);
   }
   *out += '\n';
@@ -170,7 +174,7 @@ void AddWorstHeads(const ForcedSummary& run, std::string* out) {
           return other.role == policy.role && other.algorithm == policy.algorithm &&
                  other.budget < policy.budget;
         });
-    if (policy.role != PolicyRole::kAlgorithm || !is_smallest) {
+    if (policy.role != PolicyRole::kAlgorithm || !is_smallest || policy.mass_median <= 0) {
       continue;
     }
     std::vector<std::tuple<double, size_t, size_t>> heads;

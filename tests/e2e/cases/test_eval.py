@@ -44,6 +44,13 @@ class EvalTest(unittest.TestCase):
         self.assertIn("| pass | exactness |", result.stdout)
         self.assertEqual(result.stderr.splitlines()[-1], "fatal: a quality gate failed")
 
+    def test_an_index_of_segments(self):
+        result = run(harness.MODEL, "--context", "1280", "--windows", "1", "--steps", "2", "--budgets", "5%,100%", "--algorithms", "retroinfer",
+                     "--tasks", "none", "--gates")
+        self.assertEqual(result.returncode, 1, result.stderr)
+        self.assertIn("| pass | exactness | retroinfer with a budget of 100 % and dense, relative error |", result.stdout)
+        self.assertIn("| pass | batching | retroinfer alone and in a batch |", result.stdout)
+
     def test_refusals_name_the_option(self):
         for arguments, reason in ((("--context", "8192"), "--context must be in [256, "), (("--context", "9"), "--context"),
                                   (("--algorithms", "qest"), "--algorithms"), (("--budgets", "0%"), "--budgets"),
