@@ -114,6 +114,9 @@ class SparseAlgorithm {
   // It works only with weights of its own beside the model's.
   [[nodiscard]] virtual bool extra_weights() const { return false; }
 
+  // A later row can attend to what a row has chosen.
+  [[nodiscard]] virtual bool can_hold() const { return true; }
+
   // Select can tell how much of a row's attention mass its choice covers.
   [[nodiscard]] virtual bool mass_estimate() const { return false; }
 

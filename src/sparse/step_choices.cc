@@ -200,7 +200,7 @@ absl::Status StepChoices::Choose(const ChoiceQueries& queries, StepUse* use) {
         ForChoices(queries.layer, [&](size_t job, uint32_t head, SelectWorkspace& /*workspace*/) {
           if (!jobs_->jobs()[job].Chooses()) {
             Hold(queries.layer, job, head);
-            }
+          }
         }));
   }
   if (keeps_) {
