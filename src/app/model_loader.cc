@@ -259,10 +259,15 @@ absl::StatusOr<LoadResult> LoadModel(const config::LoadOptions& options,
   ReadSamplingDefaults(*file, &loaded);
   result.resolved = Resolve(options, loaded, tiers, pool->num_workers(), shape.max_model_len);
   engine::EngineOptions engine_options = config::ResolveEngineOptions(options, shape.max_model_len);
+  for (const engine::SparseRequest& preset : options.served_presets) {
+    SPINDLE_RETURN_IF_ERROR(
+        engine::ResolveSparse({}, preset, tiers.host->geometry(), shape.max_model_len).status());
+  }
   if (options.selection.profile.empty()) {
     SPINDLE_ASSIGN_OR_RETURN(
         engine_options.decode,
-        engine::ResolveSparse({}, options.sparse, tiers.host->geometry(), shape.max_model_len));
+        engine::ResolveSparse(
+            {}, config::SparseDefaults(options), tiers.host->geometry(), shape.max_model_len));
   } else {
     SPINDLE_ASSIGN_OR_RETURN(
         engine_options.decode,

@@ -31,7 +31,8 @@ std::string AlgorithmOf(const config::LoadOptions& options) {
   if (!options.selection.profile.empty()) {
     return "synthetic " + options.selection.profile;
   }
-  return options.sparse.algorithm.empty() ? "dense" : options.sparse.algorithm;
+  const std::string algorithm = config::SparseDefaults(options).algorithm;
+  return algorithm.empty() || algorithm == "auto" ? "dense" : algorithm;
 }
 
 kv::AccessTraceHeader HeaderOf(const config::LoadOptions& options, const kv::FastTier& tier) {

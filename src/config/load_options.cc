@@ -5,6 +5,7 @@
 
 #include "base/prefix_key.h"
 #include "base/status_macros.h"
+#include "config/sparse_preset.h"
 #include "kv/trace/access_trace.h"
 
 namespace spindle::config {
@@ -129,12 +130,24 @@ void AddSparseOptions(OptionTable& table, LoadOptions& options) {
   engine::SparseRequest& sparse = options.sparse;
   table.Choice<std::string>("sparse-algorithm",
                             &sparse.algorithm,
-                            {{"dense", ""},
+                            {{"auto", ""},
+                             {"dense", "dense"},
                              {"streaming", "streaming"},
                              {"quest", "quest"},
                              {"shadowkv", "shadowkv"},
                              {"retroinfer", "retroinfer"}},
-                            "how generated tokens attend to the context, unless a request says");
+                            "how generated tokens attend to the context, unless a request says; "
+                            "auto: as the preset says, "
+                            "else dense");
+  table.Add({.name = "sparse-preset",
+             .value_name = "FILE",
+             .help = "YAML file with defaults of 'spindle.sparse' for the model; other options win",
+             .apply = [&options](const std::vector<std::string>& values) -> absl::Status {
+               options.sparse_preset_path = values.front();
+               SPINDLE_ASSIGN_OR_RETURN(options.sparse_preset, ReadSparsePreset(values.front()));
+               return absl::OkStatus();
+             },
+             .show = [&options]() -> OptionValue { return options.sparse_preset_path; }});
   constexpr uint32_t kMaxTokens = 1U << 30;
   table
       .OptionalUint32("sparse-budget",
@@ -158,6 +171,21 @@ void AddSparseOptions(OptionTable& table, LoadOptions& options) {
                       kMaxTokens,
                       "shorter contexts are attended densely")
       .shown_default = "4096";
+  table.Add({.name = "sparse-top-p",
+             .value_name = "P",
+             .help = "select until the estimate of attention mass reaches P, in (0, 1]",
+             .apply = [&sparse](const std::vector<std::string>& values) -> absl::Status {
+               SPINDLE_ASSIGN_OR_RETURN(const double share, ParseNumber(values.front(), 0, 1));
+               if (share <= 0) {
+                 return absl::InvalidArgumentError("must be in (0, 1]");
+               }
+               sparse.top_p_mass = share;
+               return absl::OkStatus();
+             },
+             .show = [&sparse]() -> OptionValue {
+               return sparse.top_p_mass.has_value() ? OptionValue(*sparse.top_p_mass)
+                                                    : OptionValue();
+             }});
   table.Add({.name = "sparse-dense-layers",
              .value_name = "LAYERS",
              .help = "layers that attend to everything: numbers, first:N, last:N, with commas",
@@ -330,6 +358,10 @@ void AddLoadOptions(OptionTable& table, LoadOptions& options) {
   AddKvOptions(table, options);
   AddComputeOptions(table, options);
   AddFixedLoadOptions(table);
+}
+
+engine::SparseRequest SparseDefaults(const LoadOptions& options) {
+  return engine::Overlay(options.sparse, options.sparse_preset);
 }
 
 uint32_t ResolveMaxQueueSize(const LoadOptions& options) {

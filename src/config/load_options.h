@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/dtype.h"
 #include "config/option_table.h"
@@ -36,9 +37,12 @@ struct LoadOptions {
   std::optional<uint32_t> max_queue_tokens;  // unset = 8 × max_model_len
   kv::KvOptions kv;                          // host_bytes 0 = chosen from the machine
   SyntheticSelection selection;
-  engine::SparseRequest sparse;    // of requests that say nothing else
-  KvType kv_type = KvType::kAuto;  // auto: bf16, or f32 with --dtype f32
-  uint32_t threads = 0;            // 0 = usable CPUs
+  engine::SparseRequest sparse;  // of requests that say nothing else; see SparseDefaults
+  std::string sparse_preset_path;
+  engine::SparseRequest sparse_preset;                // what that file says
+  std::vector<engine::SparseRequest> served_presets;  // of served names; must fit the model too
+  KvType kv_type = KvType::kAuto;                     // auto: bf16, or f32 with --dtype f32
+  uint32_t threads = 0;                               // 0 = usable CPUs
   bool pin_threads = false;
   std::string isa = "auto";  // kernel table
 };
@@ -51,6 +55,9 @@ void AddComputeOptions(OptionTable& table, LoadOptions& options);
 // Adds the flags of the structure, with llama.cpp's and vLLM's spellings, to a table. Fields are
 // borrowed.
 void AddLoadOptions(OptionTable& table, LoadOptions& options);
+
+// Of requests that say nothing else: the options, and where they say nothing the preset.
+[[nodiscard]] engine::SparseRequest SparseDefaults(const LoadOptions& options);
 
 // --max-queue-size or its default.
 [[nodiscard]] uint32_t ResolveMaxQueueSize(const LoadOptions& options);

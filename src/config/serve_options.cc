@@ -5,6 +5,7 @@
 
 #include "base/status_macros.h"
 #include "base/utf8.h"
+#include "config/sparse_preset.h"
 
 namespace spindle::config {
 namespace {
@@ -16,8 +17,12 @@ void AddApiOptions(OptionTable& table, serving::ServingOptions& serving) {
       .TextList("served-model-name",
                 "NAME",
                 &serving.served_names,
-                "name in the API; default: the file's name")
+                "name in the API; default: the file's name. NAME=FILE: with the sparse preset of "
+                "that file")
       .aliases = {"--alias", "-a"};
+  table.Switch("allow-audit",
+               &serving.allow_audit,
+               "requests may have steps computed densely as well (audit_every); slow");
   table.Uint32("max-n", &serving.max_n, 1, 128, "most choices per request");
   table.Uint32(
       "max-stop-strings", &serving.max_stop_strings, 1, 64, "most stop strings per request");
@@ -190,6 +195,25 @@ void AddForeignOptions(OptionTable& table) {
   table.Fixed("reranking", "", {"false"}, "there is no rerank endpoint").aliases = {"--rerank"};
 }
 
+// NAME=FILE: requests to the name have defaults of their own.
+absl::Status TakePreset(std::string* name, ServeOptions* options) {
+  const size_t equals = name->find('=');
+  if (equals == std::string::npos) {
+    return absl::OkStatus();
+  }
+  absl::StatusOr<engine::SparseRequest> preset = ReadSparsePreset(name->substr(equals + 1));
+  if (!preset.ok()) {
+    return absl::InvalidArgumentError("--served-model-name: " +
+                                      std::string(preset.status().message()));
+  }
+  name->resize(equals);
+  const engine::SparseRequest defaults =
+      engine::Overlay(*std::move(preset), SparseDefaults(options->load));
+  options->load.served_presets.push_back(defaults);
+  options->serving.presets.insert_or_assign(ToValidUtf8(*name), defaults);
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 void AddServeOptions(OptionTable& table, ServeOptions& options) {
@@ -219,6 +243,7 @@ absl::Status FinishServeOptions(ServeOptions* options) {
     options->serving.served_names.push_back(name.string());
   }
   for (std::string& name : options->serving.served_names) {
+    SPINDLE_RETURN_IF_ERROR(TakePreset(&name, options));
     name = ToValidUtf8(name);  // a file's name may hold any bytes
   }
   const std::set<std::string> names(options->serving.served_names.begin(),
@@ -230,7 +255,11 @@ absl::Status FinishServeOptions(ServeOptions* options) {
   options->serving.model_path = options->load.model_path;
   options->serving.max_num_seqs = options->load.engine.max_num_seqs;
   options->serving.max_queue_size = ResolveMaxQueueSize(options->load);
-  options->serving.sparse = options->load.sparse;
+  options->serving.sparse = SparseDefaults(options->load);
+  if (options->serving.allow_audit && !options->load.kv.trace_path.empty()) {
+    return absl::InvalidArgumentError(
+        "--allow-audit and --kv-trace cannot be given together: a trace would hold the audits too");
+  }
   options->serving.max_body_bytes = options->http.max_body_bytes;
   // llama-server's way to ask for a Unix socket.
   if (options->http.host.ends_with(".sock")) {

@@ -52,9 +52,11 @@ struct EngineRequest {
   std::string fairness_key;            // for listings
   std::string tenant;                  // whose it is, for traces; empty: nobody's in particular
   std::optional<SparseDecode> decode;  // nullopt: the engine's
-  bool uses_disk = true;               // its stripes may go to and come from the disk tier
-  float fast_fraction = 0;             // fast_bytes as a share of the fast tier; 0 = none
-  uint64_t fast_bytes = 0;  // cap on its pages in the fast tier, all choices together; 0 = none
+  uint32_t audit_every = 0;  // every so many sparse steps are computed densely as well, for
+                             // RequestStats::audit; 0: none
+  bool uses_disk = true;     // its stripes may go to and come from the disk tier
+  float fast_fraction = 0;   // fast_bytes as a share of the fast tier; 0 = none
+  uint64_t fast_bytes = 0;   // cap on its pages in the fast tier, all choices together; 0 = none
   // Wanted pages kept from earlier steps, per mandatory page; nullopt: the engine's.
   std::optional<float> buffer_ratio;
   std::optional<Retention> retention;  // REQUIRES: keeps_sessions(); cache_prompt

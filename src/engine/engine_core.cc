@@ -147,6 +147,14 @@ std::optional<TimePoint> EngineCore::NextLimit() const {
 
 void EngineCore::RunBatch(TimePoint planned_since) {
   const EngineMetrics& metrics = parts_.metrics;
+  const TimePoint planned = parts_.clock.Now();
+  audit_.Plan(batch_);
+  if (!audit_.empty()) {
+    if (const absl::Status status = audit_.Run(parts_.runner); !status.ok()) {
+      FailBatch(status, parts_.clock.Now());
+      return;
+    }
+  }
   const TimePoint forward_start = parts_.clock.Now();
   const absl::StatusOr<std::span<const float>> logits = parts_.runner.Forward(batch_.Input());
   const TimePoint forward_end = parts_.clock.Now();
@@ -154,14 +162,16 @@ void EngineCore::RunBatch(TimePoint planned_since) {
     FailBatch(logits.status(), forward_end);
     return;
   }
-  for (const BatchEntry& entry : batch_.entries()) {
+  for (size_t i = 0; i < batch_.entries().size(); ++i) {
+    const BatchEntry& entry = batch_.entries()[i];
+    Audit(i, *logits);
     // A choice whose request has ended within this step has nothing to update.
     if (entry.choice->state == ChoiceState::kRunning) {
       Update(entry, *logits, forward_end);
     }
   }
   parts_.throughput.ObservePrefill(batch_.num_prefill_rows(), forward_end - forward_start);
-  metrics.plan_seconds.Observe(ToSeconds(forward_start - planned_since));
+  metrics.plan_seconds.Observe(ToSeconds(planned - planned_since));
   metrics.forward_seconds.Observe(ToSeconds(forward_end - forward_start));
   metrics.sample_seconds.Observe(ToSeconds(parts_.clock.Now() - forward_end));
   metrics.iteration_tokens.Observe(batch_.num_rows());
@@ -215,6 +225,20 @@ void EngineCore::Update(const BatchEntry& entry, std::span<const float> logits, 
     if (each.state == ChoiceState::kRunning && each.num_generated == 0 && each.pending() == 0) {
       SampleNext(each, row, now);
     }
+  }
+}
+
+void EngineCore::Audit(size_t entry, std::span<const float> logits) {
+  const BatchEntry& audited = batch_.entries()[entry];
+  if (audited.num_logits == 0) {
+    return;
+  }
+  Divergence divergence;
+  const uint32_t last = audited.first_logit + audited.num_logits - 1;
+  if (audit_.Observe(entry, LogitRow(logits, last), &divergence)) {
+    Request& request = *audited.choice->request;
+    request.stats.audit.Add(divergence.kl, divergence.max_logit_diff, divergence.same_top);
+    parts_.metrics.sparse.ObserveAudit(request.spec.decode->algorithm, divergence.kl);
   }
 }
 

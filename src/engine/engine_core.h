@@ -18,6 +18,7 @@
 #include "engine/fast_budget.h"
 #include "engine/inbox.h"
 #include "engine/request_lifecycle.h"
+#include "engine/step_audit.h"
 #include "engine/step_batch.h"
 #include "engine/step_planner.h"
 #include "engine/step_runner.h"
@@ -76,6 +77,8 @@ class EngineCore {
   void RunBatch(TimePoint planned_since);
   void FailBatch(const absl::Status& status, TimePoint now);
   void Update(const BatchEntry& entry, std::span<const float> logits, TimePoint now);
+  // Of the batch's entry, if it is one of those that were computed densely as well.
+  void Audit(size_t entry, std::span<const float> logits);
   void PushPromptLogprobs(const BatchEntry& entry, std::span<const float> logits);
   void PushProgress(Request& request, uint32_t committed);
   void SampleNext(Choice& choice, std::span<const float> row, TimePoint now);
@@ -90,6 +93,7 @@ class EngineCore {
   StepPlanner planner_;
   sampling::Sampler sampler_;
   StepBatch batch_;
+  StepAudit audit_;
   Inbox::Mail mail_;
   std::vector<std::optional<uint32_t>> stop_after_;  // scratch of Attend
   TimePoint disk_published_;

@@ -14,6 +14,7 @@
 #include "absl/status/status.h"
 #include "base/clock.h"
 #include "base/ids.h"
+#include "engine/audit_use.h"
 #include "sparse/decode_use.h"
 
 namespace spindle::engine {
@@ -85,6 +86,7 @@ struct RequestStats {
   KvUse kv;
   std::string algorithm = "dense";  // of attention, of generated tokens
   sparse::DecodeUse sparse;         // of all choices, where it is not "dense"
+  AuditUse audit;                   // … of its audited steps
   Duration queue_time{0};
   Duration load_time{0};  // of it, waiting for the disk
   Duration prefill_time{0};

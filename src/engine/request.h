@@ -18,6 +18,7 @@
 #include "kv/fast/fast_tier.h"
 #include "sampling/sampler_state.h"
 #include "sparse/decode_use.h"
+#include "sparse/kept_choice.h"
 
 namespace spindle::engine {
 
@@ -61,6 +62,7 @@ struct Choice {
   SequenceId sequence;      // valid while kRunning
   FastUse fast;             // valid while kRunning
   sparse::DecodeUse use;    // of all its rows, those computed again included
+  sparse::KeptChoice kept;  // also while kWaiting
   uint32_t committed = 0;
   uint32_t num_sealed = 0;        // leading stripes
   uint32_t num_stripes = 0;       // room, in stripes; while kRunning

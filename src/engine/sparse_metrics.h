@@ -17,13 +17,22 @@ class SparseMetrics {
   // A sequence under `algorithm` has decoded a row; `use` as it is now.
   void ObserveRow(std::string_view algorithm, const sparse::DecodeUse& use) const;
 
+  // A row under `algorithm` was computed densely as well; `kl` in nats.
+  void ObserveAudit(std::string_view algorithm, double kl) const;
+
  private:
   struct Series {
     std::string_view algorithm;
     metrics::Counter sparse_steps;
     metrics::Counter dense_steps;
+    metrics::Counter fallback_steps;
     metrics::Histogram attended_fraction;
+    metrics::Histogram est_mass;
+    metrics::Histogram audit_divergence;
   };
+
+  // Null for one that is not offered: replayed selections.
+  [[nodiscard]] const Series* Find(std::string_view algorithm) const;
 
   std::vector<Series> series_;
 };

@@ -2,11 +2,15 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
+#include <limits>
 #include <memory>
+#include <span>
 #include <string_view>
 #include <utility>
 
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
 #include "base/hash.h"
 #include "base/status_macros.h"
 #include "sparse/algorithm_registry.h"
@@ -17,6 +21,7 @@ namespace {
 using sparse::SparseSettings;
 
 constexpr uint32_t kDefaultBudgetTokens = 2048;
+constexpr double kDefaultMinMass = 0.5;
 constexpr int32_t kMaxNamedLayers = 4096;
 
 bool NamesDefault(const std::string& algorithm) {
@@ -55,19 +60,118 @@ T Choose(const std::optional<T>& wish, const std::optional<T>& preset, T otherwi
   return wish.value_or(preset.value_or(otherwise));
 }
 
+bool HasBudget(const SparseRequest& request) {
+  return request.budget_tokens.has_value() || request.budget_fraction.has_value();
+}
+
+// A budget of one kind replaces the server's of the other. Where the estimate decides, only a
+// budget of its own limits it.
+void ApplyBudget(const SparseRequest& wishes,
+                 const SparseRequest& defaults,
+                 SparseSettings* settings) {
+  const SparseRequest& budget = HasBudget(wishes) ? wishes : defaults;
+  settings->budget_tokens = budget.budget_tokens.value_or(kDefaultBudgetTokens);
+  settings->budget_fraction = budget.budget_fraction.value_or(0.0);
+  const bool limits_own = wishes.top_p_mass.has_value() ? HasBudget(wishes) : HasBudget(budget);
+  if (settings->top_p_mass > 0 && !limits_own) {
+    settings->budget_fraction = 1;
+    // All of the mass is all of the context.
+    settings->min_context =
+        settings->top_p_mass >= 1 ? std::numeric_limits<uint32_t>::max() : settings->min_context;
+  }
+}
+
+// What needs an estimate of attention mass.
+absl::Status ApplyMass(const SparseRequest& wishes,
+                       const SparseRequest& defaults,
+                       const sparse::SparseAlgorithm& algorithm,
+                       SparseSettings* settings) {
+  if (!algorithm.mass_estimate()) {
+    const char* const asked = wishes.top_p_mass.has_value()           ? "top_p_mass"
+                              : wishes.dense_fallback.value_or(false) ? "fallback"
+                              : wishes.min_mass.has_value()           ? "min_mass"
+                                                                      : nullptr;
+    return asked == nullptr
+               ? absl::OkStatus()
+               : absl::FailedPreconditionError(
+                     std::string(asked) + " needs an algorithm with an estimate of attention " +
+                     "mass, which '" + std::string(algorithm.name()) + "' does not make");
+  }
+  settings->top_p_mass = Choose(wishes.top_p_mass, defaults.top_p_mass, 0.0);
+  const bool falls_back = Choose(wishes.dense_fallback, defaults.dense_fallback, false);
+  if (wishes.min_mass.has_value() && !falls_back) {
+    return absl::FailedPreconditionError("min_mass has a meaning only with the fallback 'dense'");
+  }
+  settings->min_mass = falls_back ? Choose(wishes.min_mass, defaults.min_mass, kDefaultMinMass) : 0;
+  settings->estimates_mass = wishes.estimates_mass;
+  if (settings->top_p_mass < 0 || settings->top_p_mass > 1) {
+    return absl::InvalidArgumentError("top_p_mass must be in (0, 1], got " +
+                                      std::to_string(settings->top_p_mass));
+  }
+  if (settings->min_mass < 0 || settings->min_mass > 1) {
+    return absl::InvalidArgumentError("min_mass must be in [0, 1], got " +
+                                      std::to_string(settings->min_mass));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ApplyParams(const std::vector<std::pair<std::string, double>>& params,
+                         const sparse::SparseAlgorithm& algorithm,
+                         SparseSettings* settings) {
+  const std::span<const sparse::Knob> knobs = algorithm.knobs();
+  settings->knobs.clear();
+  for (const sparse::Knob& knob : knobs) {
+    settings->knobs.push_back(knob.preset);
+  }
+  for (const auto& [name, value] : params) {
+    const auto knob = std::ranges::find(knobs, name, &sparse::Knob::name);
+    if (knob == knobs.end()) {
+      return absl::UnimplementedError("params." + name + " is not known to '" +
+                                      std::string(algorithm.name()) + "'");
+    }
+    if (!(value >= knob->min && value <= knob->max) ||
+        (knob->is_integer && value != std::floor(value))) {
+      return absl::InvalidArgumentError(absl::StrCat("params.",
+                                                     name,
+                                                     " must be a",
+                                                     knob->is_integer ? " whole" : "",
+                                                     " number in [",
+                                                     knob->min,
+                                                     ", ",
+                                                     knob->max,
+                                                     "], got ",
+                                                     value));
+    }
+    settings->knobs[static_cast<size_t>(knob - knobs.begin())] = value;
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<SparseSettings> SettingsOf(const SparseRequest& wishes,
                                           const SparseRequest& defaults,
+                                          const sparse::SparseAlgorithm& algorithm,
                                           const kv::KvGeometry& geometry) {
   SparseSettings settings;
-  // A budget of one kind replaces the server's of the other.
-  const SparseRequest& budget =
-      wishes.budget_tokens.has_value() || wishes.budget_fraction.has_value() ? wishes : defaults;
-  settings.budget_tokens = budget.budget_tokens.value_or(kDefaultBudgetTokens);
-  settings.budget_fraction = budget.budget_fraction.value_or(0.0);
+  settings.min_context = Choose(wishes.min_context, defaults.min_context, settings.min_context);
+  SPINDLE_RETURN_IF_ERROR(ApplyMass(wishes, defaults, algorithm, &settings));
+  ApplyBudget(wishes, defaults, &settings);
   settings.sink_tokens = Choose(wishes.sink_tokens, defaults.sink_tokens, settings.sink_tokens);
   settings.recent_tokens =
       Choose(wishes.recent_tokens, defaults.recent_tokens, settings.recent_tokens);
-  settings.min_context = Choose(wishes.min_context, defaults.min_context, settings.min_context);
+  settings.reselect_interval = Choose(wishes.reselect_interval, defaults.reselect_interval, 1U);
+  if (!algorithm.can_hold()) {
+    if (wishes.reselect_interval.value_or(1) > 1) {
+      return absl::FailedPreconditionError("reselect_interval above 1 is not offered by '" +
+                                           std::string(algorithm.name()) + "'");
+    }
+    settings.reselect_interval = 1;
+  }
+  // The server's parameters are those of its algorithm.
+  SPINDLE_RETURN_IF_ERROR(
+      ApplyParams(wishes.params.empty() && algorithm.name() == defaults.algorithm ? defaults.params
+                                                                                  : wishes.params,
+                  algorithm,
+                  &settings));
   SPINDLE_ASSIGN_OR_RETURN(
       settings.dense_layers,
       DenseLayers(Choose(wishes.dense_layers, defaults.dense_layers, {}), geometry.num_layers));
@@ -83,6 +187,12 @@ absl::StatusOr<SparseSettings> SettingsOf(const SparseRequest& wishes,
     return absl::InvalidArgumentError("budget_fraction must be in (0, 1], got " +
                                       std::to_string(settings.budget_fraction));
   }
+  if (settings.reselect_interval < 1 || settings.reselect_interval > kMaxReselectInterval) {
+    return absl::InvalidArgumentError(absl::StrCat("reselect_interval must be in [1, ",
+                                                   kMaxReselectInterval,
+                                                   "], got ",
+                                                   settings.reselect_interval));
+  }
   return settings;
 }
 
@@ -95,9 +205,16 @@ MethodDigest MethodOf(const sparse::SparseAlgorithm& algorithm, const SparseSett
       .Number(settings.sink_tokens)
       .Number(settings.recent_tokens)
       .Number(settings.min_context)
+      .Number(std::bit_cast<uint64_t>(settings.top_p_mass))
+      .Number(std::bit_cast<uint64_t>(settings.min_mass))
+      .Number(settings.reselect_interval)
       .Number(settings.dense_layers.size());
   for (const bool is_dense : settings.dense_layers) {
     hash.Number(is_dense ? 1 : 0);
+  }
+  hash.Number(settings.knobs.size());
+  for (const double knob : settings.knobs) {
+    hash.Number(std::bit_cast<uint64_t>(knob));
   }
   for (const std::vector<float>* multipliers :
        {&settings.layer_multipliers, &settings.head_multipliers}) {
@@ -127,6 +244,42 @@ double MandatoryPages(const sparse::SparseAlgorithm& algorithm,
 }
 
 }  // namespace
+
+SparseRequest Overlay(SparseRequest wishes, const SparseRequest& defaults) {
+  const auto fill = [](auto* wish, const auto& preset) {
+    if (!wish->has_value()) {
+      *wish = preset;
+    }
+  };
+  if (!HasBudget(wishes)) {
+    wishes.budget_tokens = defaults.budget_tokens;
+    wishes.budget_fraction = defaults.budget_fraction;
+  }
+  const bool same_algorithm =
+      NamesDefault(wishes.algorithm) || wishes.algorithm == defaults.algorithm;
+  if (NamesDefault(wishes.algorithm)) {
+    wishes.algorithm = defaults.algorithm;
+  }
+  fill(&wishes.sink_tokens, defaults.sink_tokens);
+  fill(&wishes.recent_tokens, defaults.recent_tokens);
+  fill(&wishes.min_context, defaults.min_context);
+  fill(&wishes.dense_layers, defaults.dense_layers);
+  fill(&wishes.top_p_mass, defaults.top_p_mass);
+  fill(&wishes.dense_fallback, defaults.dense_fallback);
+  fill(&wishes.min_mass, defaults.min_mass);
+  fill(&wishes.reselect_interval, defaults.reselect_interval);
+  if (wishes.layer_multipliers.empty()) {
+    wishes.layer_multipliers = defaults.layer_multipliers;
+  }
+  if (wishes.head_multipliers.empty()) {
+    wishes.head_multipliers = defaults.head_multipliers;
+  }
+  // Parameters are those of an algorithm.
+  if (wishes.params.empty() && same_algorithm) {
+    wishes.params = defaults.params;
+  }
+  return wishes;
+}
 
 absl::StatusOr<std::vector<int32_t>> ParseDenseLayers(std::string_view text) {
   std::vector<int32_t> layers;
@@ -159,16 +312,18 @@ absl::StatusOr<SparseDecode> ResolveSparse(const SparseRequest& wishes,
                                            const kv::KvGeometry& geometry,
                                            uint32_t max_model_len) {
   const std::string& name = NamesDefault(wishes.algorithm) ? defaults.algorithm : wishes.algorithm;
-  SparseDecode decode;
-  if (NamesDefault(name) || name == "dense") {
-    return decode;
-  }
-  std::shared_ptr<const sparse::SparseAlgorithm> algorithm = sparse::FindAlgorithm(name);
+  std::shared_ptr<const sparse::SparseAlgorithm> algorithm =
+      sparse::FindAlgorithm(NamesDefault(name) ? "dense" : name);
   if (algorithm == nullptr) {
     return absl::NotFoundError("no attention algorithm has the name '" + name + "'");
   }
-  SPINDLE_ASSIGN_OR_RETURN(SparseSettings settings, SettingsOf(wishes, defaults, geometry));
+  SPINDLE_ASSIGN_OR_RETURN(SparseSettings settings,
+                           SettingsOf(wishes, defaults, *algorithm, geometry));
   SPINDLE_RETURN_IF_ERROR(algorithm->CheckSettings(settings));
+  SparseDecode decode;
+  if (algorithm->name() == "dense") {
+    return decode;
+  }
   decode.algorithm = algorithm->name();
   decode.method = MethodOf(*algorithm, settings);
   decode.mandatory_pages =

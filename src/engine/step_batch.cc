@@ -19,6 +19,7 @@ void StepBatch::Add(Choice& choice, uint32_t num_rows, uint32_t first_prompt_log
                         .policy = choice.request->spec.decode->policy.get(),
                         .decode_begin = choice.request->prompt_size(),
                         .cache_set = choice.fast.set,
+                        .kept = &choice.kept,
                         .use = &choice.use});
   // The row of prompt position p scores token p + 1, so the prompt's last row scores none.
   const uint32_t last_scoring = choice.request->prompt_size() - 1;

@@ -289,6 +289,9 @@ MaybeError CompletionService::ValidateInto(PreparedRequest* request) const {
   if (MaybeError error = CheckTyped(options_, model_->facts, request); error.has_value()) {
     return error;
   }
+  if (MaybeError error = CheckAudit(options_, request->audit_every); error.has_value()) {
+    return error;
+  }
   std::optional<uint64_t> max_tokens;
   if (request->sampling.max_tokens != kRestOfContext) {
     max_tokens = request->sampling.max_tokens;
@@ -345,6 +348,7 @@ engine::EngineRequest CompletionService::ToEngineRequest(const PreparedRequest& 
                .salt = request.cache_salt});
   out.cache_prompt = request.cache_prompt;
   out.decode = request.decode;
+  out.audit_every = request.audit_every;
   out.fast_bytes = request.fast_bytes;
   out.fast_fraction = request.fast_fraction;
   out.buffer_ratio = request.buffer_ratio;

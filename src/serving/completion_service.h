@@ -81,6 +81,7 @@ struct PreparedRequest {
   bool stats = false;                           // spindle.stats summary
   std::optional<engine::SparseRequest> sparse;  // what was asked for
   std::optional<engine::SparseDecode> decode;   // what that means; nullopt: the server's default
+  uint32_t audit_every = 0;                     // every so many steps, computed densely as well
   bool return_token_ids = false;
   bool cache_prompt = true;
   std::string cache_salt;

@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/utf8.h"
-#include "serving/sparse_names.h"
+#include "engine/algorithm_facts.h"
 
 namespace spindle::serving {
 namespace {
@@ -39,28 +39,38 @@ json Capabilities(const ServedModel& model) {
           {"embeddings", false}};
 }
 
-// What an algorithm selects; null: positions.
-json PartitionOf(std::string_view algorithm) {
-  return algorithm == "quest"        ? json("block")
-         : algorithm == "shadowkv"   ? json("chunk")
-         : algorithm == "retroinfer" ? json("cluster")
-                                     : json(nullptr);
+json Knobs(const engine::AlgorithmFacts& algorithm) {
+  json knobs = json::array();
+  for (const sparse::Knob& knob : algorithm.knobs) {
+    const auto number = [&knob](double value) {
+      return knob.is_integer ? json(static_cast<int64_t>(value)) : json(value);
+    };
+    knobs.push_back({{"name", knob.name},
+                     {"type", knob.is_integer ? "integer" : "number"},
+                     {"min", number(knob.min)},
+                     {"max", number(knob.max)},
+                     {"default", number(knob.preset)}});
+  }
+  return knobs;
 }
 
-json Sparse(const ServingOptions& options) {
+json Sparse(const engine::SparseRequest& defaults) {
   json algorithms = json::array();
-  for (const std::string_view name : kOfferedAlgorithms) {
-    algorithms.push_back({{"name", name},
-                          {"partition", PartitionOf(name)},
-                          {"knobs", json::array()},
+  for (const engine::AlgorithmFacts& algorithm : engine::OfferedAlgorithms()) {
+    const bool has_partitions = !algorithm.partition.empty();
+    algorithms.push_back({{"name", algorithm.name},
+                          {"partition", has_partitions ? json(algorithm.partition) : json(nullptr)},
+                          {"knobs", Knobs(algorithm)},
                           {"prefill_sparse", false},
-                          {"extra_weights", false},
+                          {"extra_weights", algorithm.extra_weights},
                           {"exact_kv", true},
-                          {"mass_estimate", false}});
+                          {"mass_estimate", algorithm.mass_estimate}});
   }
-  const std::string& preset = options.sparse.algorithm;
-  return {{"default", preset.empty() ? kOfferedAlgorithms.front() : preset},
-          {"algorithms", std::move(algorithms)}};
+  const bool names_one = !defaults.algorithm.empty() && defaults.algorithm != "auto";
+  return {
+      {"default",
+       names_one ? std::string_view(defaults.algorithm) : engine::OfferedAlgorithms().front().name},
+      {"algorithms", std::move(algorithms)}};
 }
 
 json Kv(const ServedModel& model) {
@@ -102,7 +112,7 @@ json Entry(std::string_view id, const ServingOptions& options, const ServedModel
           {"meta", Meta(model)},
           {"spindle",
            {{"capabilities", Capabilities(model)},
-            {"sparse", Sparse(options)},
+            {"sparse", Sparse(options.SparseOf(id))},
             {"kv", Kv(model)},
             {"limits", Limits(options)}}}};
 }

@@ -2,8 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "engine/sparse_request.h"
@@ -34,6 +37,16 @@ struct ServingOptions {
   std::optional<float> min_p;
   std::optional<uint64_t> seed;
   engine::SparseRequest sparse;  // defaults of `spindle.sparse`; --sparse-…
+  // The same of some served names alone: --served-model-name NAME=FILE.
+  std::map<std::string, engine::SparseRequest, std::less<>> presets;
+  bool allow_audit = false;  // --allow-audit
+
+  // Defaults of requests to a served name.
+  [[nodiscard]] const engine::SparseRequest& SparseOf(std::string_view served_name) const {
+    const auto preset = presets.find(served_name);
+    return preset == presets.end() ? sparse : preset->second;
+  }
+
   // For the model listing only; 0 = not listed.
   uint32_t max_num_seqs = 0;
   uint32_t max_queue_size = 0;

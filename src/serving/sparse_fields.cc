@@ -38,11 +38,18 @@ constexpr std::array<std::string_view, 16> kNames = {"algorithm",
 constexpr NumberRange kShareRange{0, 1, true};
 constexpr NumberRange kMultiplierRange{0, 1024, true};
 constexpr IntegerRange kTokensRange{0, 1 << 30};
+constexpr IntegerRange kIntervalRange{1, engine::kMaxReselectInterval};
+constexpr NumberRange kMinMassRange{0, 1};
+constexpr NumberRange kParamRange{-1e9, 1e9};
 constexpr size_t kMaxListLength = 4096;
+constexpr size_t kMaxParams = 64;
 
-MaybeError ReadTokens(JsonValue value, std::string_view path, std::optional<uint32_t>* out) {
+MaybeError ReadCount(JsonValue value,
+                     std::string_view path,
+                     const IntegerRange& range,
+                     std::optional<uint32_t>* out) {
   int64_t number = 0;
-  if (MaybeError error = ReadInteger(value, path, kTokensRange, &number); error.has_value()) {
+  if (MaybeError error = ReadInteger(value, path, range, &number); error.has_value()) {
     return error;
   }
   *out = static_cast<uint32_t>(number);
@@ -100,43 +107,68 @@ MaybeError ReadDenseLayers(JsonValue value,
   });
 }
 
-MaybeError ReadFraction(JsonValue value, std::string_view path, std::optional<double>* out) {
+MaybeError ReadFraction(JsonValue value,
+                        std::string_view path,
+                        const NumberRange& range,
+                        std::optional<double>* out) {
   float share = 0;
-  if (MaybeError error = ReadNumber(value, path, kShareRange, &share); error.has_value()) {
+  if (MaybeError error = ReadNumber(value, path, range, &share); error.has_value()) {
     return error;
   }
   *out = double{share};
   return std::nullopt;
 }
 
+MaybeError ReadFallback(JsonValue value, std::string_view path, std::optional<bool>* out) {
+  constexpr std::array<std::string_view, 2> kFallbacks = {"none", "dense"};
+  size_t index = 0;
+  MaybeError error = ReadChoice(value, path, kFallbacks, &index);
+  *out = index == 1;
+  return error;
+}
+
+// Numbers by name; which there are depends on the algorithm.
+MaybeError ReadParams(JsonValue value,
+                      std::string_view path,
+                      std::vector<std::pair<std::string, double>>* out) {
+  if (MaybeError error = ExpectType(value, path, JsonType::kObject); error.has_value()) {
+    return error;
+  }
+  if (value.CountChildren() > kMaxParams) {
+    return InvalidRequest("invalid_value",
+                          std::string(path),
+                          fmt::format("'{}' must have at most {} members.", path, kMaxParams));
+  }
+  for (auto member = value.begin(); member != value.end(); ++member) {
+    const std::string name = member.name();
+    const std::string at = fmt::format("{}.{}", path, Excerpt(name));
+    if (MaybeError error = ExpectType(member.value(), at, JsonType::kNumber); error.has_value()) {
+      return error;
+    }
+    const double number = member.value().AsDouble();
+    if (!kParamRange.Contains(number)) {
+      return OutOfRange(at, kParamRange);
+    }
+    out->emplace_back(name, number);
+  }
+  return std::nullopt;
+}
+
 // Fields that say nothing when they have their default, and are not offered otherwise.
 MaybeError ReadFixed(std::string_view name, JsonValue value, std::string_view path) {
-  if (name == "reselect_interval") {
-    int64_t steps = 0;
-    if (MaybeError error = ReadInteger(value, path, IntegerRange{1, 64}, &steps);
-        error.has_value()) {
-      return error;
-    }
-    return steps == 1 ? MaybeError() : NotAvailable(path);
-  }
-  if (name == "prefill" || name == "fallback") {
+  if (name == "prefill") {
     constexpr std::array<std::string_view, 3> kPrefills = {"dense", "xattention", "tri_shape"};
-    constexpr std::array<std::string_view, 2> kFallbacks = {"none", "dense"};
     size_t index = 0;
-    MaybeError error = name == "prefill" ? ReadChoice(value, path, kPrefills, &index)
-                                         : ReadChoice(value, path, kFallbacks, &index);
+    MaybeError error = ReadChoice(value, path, kPrefills, &index);
     return error.has_value() || index == 0 ? std::move(error) : MaybeError(NotAvailable(path));
   }
-  if (name == "params" || name == "prefill_params") {
-    if (MaybeError error = ExpectType(value, path, JsonType::kObject); error.has_value()) {
-      return error;
-    }
-    for (auto member = value.begin(); member != value.end(); ++member) {
-      return UnknownMember(fmt::format("{}.{}", path, std::string(member.name())));
-    }
-    return std::nullopt;
+  if (MaybeError error = ExpectType(value, path, JsonType::kObject); error.has_value()) {
+    return error;
   }
-  return NotAvailable(path);  // top_p_mass, min_mass
+  for (auto member = value.begin(); member != value.end(); ++member) {
+    return UnknownMember(fmt::format("{}.{}", path, std::string(member.name())));
+  }
+  return std::nullopt;
 }
 
 MaybeError ReadAlgorithm(JsonValue value, std::string_view path, std::string* out) {
@@ -154,19 +186,19 @@ MaybeError ReadMember(std::string_view name,
     return ReadAlgorithm(value, path, &wishes->algorithm);
   }
   if (name == "budget_tokens") {
-    return ReadTokens(value, path, &wishes->budget_tokens);
+    return ReadCount(value, path, kTokensRange, &wishes->budget_tokens);
   }
   if (name == "budget_fraction") {
-    return ReadFraction(value, path, &wishes->budget_fraction);
+    return ReadFraction(value, path, kShareRange, &wishes->budget_fraction);
   }
   if (name == "sink_tokens") {
-    return ReadTokens(value, path, &wishes->sink_tokens);
+    return ReadCount(value, path, kTokensRange, &wishes->sink_tokens);
   }
   if (name == "recent_tokens") {
-    return ReadTokens(value, path, &wishes->recent_tokens);
+    return ReadCount(value, path, kTokensRange, &wishes->recent_tokens);
   }
   if (name == "min_context") {
-    return ReadTokens(value, path, &wishes->min_context);
+    return ReadCount(value, path, kTokensRange, &wishes->min_context);
   }
   if (name == "dense_layers") {
     return ReadDenseLayers(value, path, &wishes->dense_layers);
@@ -176,6 +208,21 @@ MaybeError ReadMember(std::string_view name,
   }
   if (name == "head_multipliers") {
     return ReadMultipliers(value, path, &wishes->head_multipliers);
+  }
+  if (name == "top_p_mass") {
+    return ReadFraction(value, path, kShareRange, &wishes->top_p_mass);
+  }
+  if (name == "min_mass") {
+    return ReadFraction(value, path, kMinMassRange, &wishes->min_mass);
+  }
+  if (name == "fallback") {
+    return ReadFallback(value, path, &wishes->dense_fallback);
+  }
+  if (name == "reselect_interval") {
+    return ReadCount(value, path, kIntervalRange, &wishes->reselect_interval);
+  }
+  if (name == "params") {
+    return ReadParams(value, path, &wishes->params);
   }
   return ReadFixed(name, value, path);
 }
@@ -199,12 +246,10 @@ MaybeError CheckCombination(const SparseRequest& wishes) {
   return std::nullopt;
 }
 
-}  // namespace
-
-MaybeError ReadSparse(JsonValue value, const FieldContext& context) {
+Result<SparseRequest> ReadWishes(JsonValue value) {
   if (MaybeError error = ExpectType(value, "spindle.sparse", JsonType::kObject);
       error.has_value()) {
-    return error;
+    return *std::move(error);
   }
   SparseRequest wishes;
   for (auto member = value.begin(); member != value.end(); ++member) {
@@ -217,29 +262,77 @@ MaybeError ReadSparse(JsonValue value, const FieldContext& context) {
       continue;
     }
     if (MaybeError error = ReadMember(name, member.value(), path, &wishes); error.has_value()) {
-      return error;
+      return *std::move(error);
     }
   }
   if (MaybeError error = CheckCombination(wishes); error.has_value()) {
-    return error;
+    return *std::move(error);
   }
-  context.out->prepared.sparse = std::move(wishes);
+  return wishes;
+}
+
+// Messages begin with the field's name.
+ApiError ToApiError(const absl::Status& status) {
+  const std::string message(status.message());
+  const size_t end = message.find(' ');
+  const std::string path = "spindle.sparse." + message.substr(0, end);
+  if (absl::IsUnimplemented(status)) {
+    return UnknownMember(path);
+  }
+  return InvalidRequest(
+      absl::IsFailedPrecondition(status) ? "unsupported_combination" : "invalid_value",
+      path,
+      fmt::format("'{}'{}.", path, message.substr(end)));
+}
+
+}  // namespace
+
+MaybeError ReadSparse(JsonValue value, const FieldContext& context) {
+  Result<SparseRequest> wishes = ReadWishes(value);
+  if (!wishes.ok()) {
+    return wishes.error();
+  }
+  context.out->prepared.sparse = std::move(wishes).value();
   return std::nullopt;
+}
+
+Result<SparseRequest> ParseSparse(std::string_view json) {
+  JsonDocument document;
+  if (const std::optional<JsonError> error = document.Parse(json); error.has_value()) {
+    return InvalidRequest("invalid_json",
+                          "spindle.sparse",
+                          fmt::format("'spindle.sparse' is not JSON: {}.", error->problem));
+  }
+  return ReadWishes(document.root());
+}
+
+MaybeError CheckAudit(const ServingOptions& options, uint32_t audit_every) {
+  if (audit_every == 0 || options.allow_audit) {
+    return std::nullopt;
+  }
+  ApiError error = MakeError(
+      403,
+      "insufficient_permissions",
+      fmt::format("'{}' is slow: this server does not allow it (--allow-audit).", kAuditEvery));
+  error.param = std::string(kAuditEvery);
+  return error;
 }
 
 MaybeError ApplySparse(const ServingOptions& options,
                        const ServedModel& model,
                        PreparedRequest* request) {
-  if (!request->sparse.has_value()) {
+  if (!request->sparse.has_value() && !options.presets.contains(request->model)) {
     return std::nullopt;
   }
-  absl::StatusOr<engine::SparseDecode> decode = engine::ResolveSparse(
-      *request->sparse, options.sparse, model.engine->kv_geometry(), model.facts.max_model_len);
+  SparseRequest wishes = request->sparse.value_or(SparseRequest());
+  wishes.estimates_mass = request->stats;
+  absl::StatusOr<engine::SparseDecode> decode =
+      engine::ResolveSparse(wishes,
+                            options.SparseOf(request->model),
+                            model.engine->kv_geometry(),
+                            model.facts.max_model_len);
   if (!decode.ok()) {
-    return InvalidRequest(
-        "invalid_value",
-        "spindle.sparse",
-        fmt::format("'spindle.sparse': {}.", std::string(decode.status().message())));
+    return ToApiError(decode.status());
   }
   request->decode = *std::move(decode);
   return std::nullopt;

@@ -9,12 +9,9 @@
 
 namespace spindle::serving {
 
-// What this build offers, "dense" first.
-inline constexpr std::array<std::string_view, 5> kOfferedAlgorithms = {
-    "dense", "streaming", "quest", "shadowkv", "retroinfer"};
-
-// Names of the API that this build does not offer.
-inline constexpr std::array<std::string_view, 1> kMissingAlgorithms = {"seer_r"};
+// Names of the API, of which builds may lack some (engine::OfferedAlgorithms).
+inline constexpr std::array<std::string_view, 6> kKnownAlgorithms = {
+    "dense", "streaming", "quest", "shadowkv", "retroinfer", "seer_r"};
 
 // Nothing for `auto` and what is offered. ERRORS: sparse_algorithm_unavailable (a name of the API),
 // invalid_value (any other), both listing what is offered.

@@ -26,13 +26,14 @@ MaybeError ReadStats(JsonValue value, const FieldContext& context) {
   return std::nullopt;
 }
 
-MaybeError ReadAuditEvery(JsonValue value) {
+MaybeError ReadAuditEvery(JsonValue value, const FieldContext& context) {
   int64_t steps = 0;
-  if (MaybeError error = ReadInteger(value, "spindle.audit_every", IntegerRange{0}, &steps);
+  if (MaybeError error = ReadInteger(value, kAuditEvery, IntegerRange{0, kMaxAuditEvery}, &steps);
       error.has_value()) {
     return error;
   }
-  return steps == 0 ? MaybeError() : NotAvailable("spindle.audit_every");
+  context.out->prepared.audit_every = static_cast<uint32_t>(steps);
+  return CheckAudit(context.options, context.out->prepared.audit_every);
 }
 
 MaybeError ReadMember(std::string_view name, JsonValue value, const FieldContext& context) {
@@ -48,7 +49,7 @@ MaybeError ReadMember(std::string_view name, JsonValue value, const FieldContext
   if (name == "progress") {
     return ReadBool(value, "spindle.progress", &context.out->prepared.progress);
   }
-  return ReadAuditEvery(value);
+  return ReadAuditEvery(value, context);
 }
 
 }  // namespace

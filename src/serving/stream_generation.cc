@@ -400,6 +400,7 @@ void StreamGeneration::Complete() {
     total.kv.disk_bytes += stream.stats.kv.disk_bytes;
     total.algorithm = stream.stats.algorithm;
     total.sparse += stream.stats.sparse;
+    total.audit += stream.stats.audit;
   }
   total.prompt_tokens = usage_.prompt_tokens;
   total.cached_tokens = usage_.cached_tokens;

@@ -154,7 +154,7 @@ MaybeError TokenizeMessages(const FieldIndex& given,
 
 Result<std::string> TokenizeJson(std::string_view body,
                                  const ToolInput& input,
-                                 RequestFields fields) {
+                                 RequestFields&& fields) {
   JsonDocument document;
   if (MaybeError error = ParseBody(body, input.model, &document); error.has_value()) {
     return *std::move(error);

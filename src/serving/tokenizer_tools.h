@@ -17,10 +17,10 @@ struct ToolInput {
 };
 
 // Both forms of /tokenize: with `content` llama.cpp's, else vLLM's. `fields`: start values for a
-// body with messages.
+// body with messages; used up.
 [[nodiscard]] Result<std::string> TokenizeJson(std::string_view body,
                                                const ToolInput& input,
-                                               RequestFields fields);
+                                               RequestFields&& fields);
 [[nodiscard]] Result<std::string> DetokenizeJson(std::string_view body, const ToolInput& input);
 // {prompt}, with token_ids when `render`.
 [[nodiscard]] Result<std::string> RenderedPromptJson(const RequestFields& fields,

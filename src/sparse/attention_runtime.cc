@@ -7,6 +7,7 @@
 #include "platform/memory.h"
 #include "sparse/attention_scratch.h"
 #include "sparse/in_place_attention.h"
+#include "sparse/step_choices.h"
 #include "sparse/step_indexes.h"
 #include "sparse/step_jobs.h"
 #include "sparse/step_use.h"
@@ -25,6 +26,7 @@ struct AttentionRuntime::Impl {
   const kernels::KernelTable& kernels;
   StepJobs jobs;
   StepIndexes indexes;
+  StepChoices choices;
   StepUse use;
   std::unique_ptr<MirrorAttention> mirror;  // null in place
   std::unique_ptr<LayerAttention> in_place;
@@ -40,6 +42,7 @@ struct AttentionRuntime::Impl {
         kernels(table),
         jobs(kv_store),
         indexes(kv_store, compute_pool, table),
+        choices(kv_store.geometry(), compute_pool, table),
         mirror(fast.tier == nullptr ? nullptr
                                     : std::make_unique<MirrorAttention>(kv_store.geometry(),
                                                                         *fast.tier,
@@ -123,6 +126,7 @@ absl::Status AttentionRuntime::BeginStep(std::span<const SequenceRows> rows) {
   for (const SequenceRows& sequence : rows) {
     impl.jobs.Add(sequence);
   }
+  impl.choices.BeginStep(impl.jobs);
   impl.attention.BeginStep(impl.jobs);
   impl.use.BeginStep(impl.jobs, impl.store.geometry().num_kv_heads);
   return impl.indexes.BeginStep(rows);
@@ -136,15 +140,21 @@ absl::Status AttentionRuntime::Attend(const AttendArgs& args) {
   SPINDLE_RETURN_IF_ERROR(impl.Check(args));
   SPINDLE_RETURN_IF_ERROR(impl.RotateAndAppend(args));
   SPINDLE_RETURN_IF_ERROR(impl.indexes.Build(args.layer));
-  SPINDLE_RETURN_IF_ERROR(
-      impl.attention.Attend({.layer = args.layer,
-                             .spec = args.spec,
-                             .q = impl.q.As<float>().data(),
-                             .q_stride = size_t{args.spec->num_q_heads} * args.spec->head_dim,
-                             .out = args.out,
-                             .out_stride = args.out_stride,
-                             .indexes = &impl.indexes,
-                             .use = &impl.use}));
+  const float* const q = impl.q.As<float>().data();
+  const size_t q_stride = size_t{args.spec->num_q_heads} * args.spec->head_dim;
+  SPINDLE_RETURN_IF_ERROR(impl.choices.Choose({.layer = args.layer,
+                                               .spec = args.spec,
+                                               .q = q,
+                                               .q_stride = q_stride,
+                                               .indexes = &impl.indexes},
+                                              &impl.use));
+  SPINDLE_RETURN_IF_ERROR(impl.attention.Attend({.layer = args.layer,
+                                                 .spec = args.spec,
+                                                 .q = q,
+                                                 .q_stride = q_stride,
+                                                 .out = args.out,
+                                                 .out_stride = args.out_stride,
+                                                 .choices = &impl.choices}));
   impl.use.EndLayer(args.layer);
   if (args.layer.value() + 1U == impl.store.geometry().num_layers) {
     impl.indexes.EndStep();

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 
 namespace spindle::sparse {
@@ -10,15 +11,33 @@ namespace spindle::sparse {
 // Of one sequence since it began. The share of a row is the mean, over its sparse layers and KV
 // heads, of distinct attended tokens ÷ context tokens.
 struct DecodeUse {
-  uint32_t sparse_rows = 0;  // with a choice in some layer
-  uint32_t dense_rows = 0;   // under a policy, and yet attended to everything
-  double share_sum = 0;      // of sparse rows
+  uint32_t sparse_rows = 0;    // with a choice in some layer
+  uint32_t fallback_rows = 0;  // of these: in some layer its estimate was too small
+  uint32_t dense_rows = 0;     // under a policy, and yet attended to everything
+  double share_sum = 0;        // of sparse rows
   double share_min = 1;
   double share_max = 0;
   double last_share = 0;  // of the last row; 0: it attended to everything
+  bool last_fell_back = false;
+  // The estimated mass of a row is the mean, over its sparse layers and KV heads, of the share of
+  // attention mass on what is attended, of the query head that has least.
+  uint32_t mass_rows = 0;  // with an estimate in every sparse layer
+  double mass_sum = 0;
+  double mass_min = 1;
+  double last_mass = 0;  // 0: the last row has none
 
-  void AddSparseRow(double share) {
+  // `mass`: NaN without an estimate.
+  void AddSparseRow(double share, double mass, bool fell_back) {
     ++sparse_rows;
+    fallback_rows += fell_back ? 1U : 0U;
+    last_fell_back = fell_back;
+    last_mass = 0;
+    if (!std::isnan(mass)) {
+      ++mass_rows;
+      mass_sum += mass;
+      mass_min = std::min(mass_min, mass);
+      last_mass = mass;
+    }
     last_share = share;
     share_sum += share;
     share_min = std::min(share_min, share);
@@ -28,14 +47,20 @@ struct DecodeUse {
   void AddDenseRows(uint32_t count) {
     dense_rows += count;
     last_share = 0;
+    last_mass = 0;
+    last_fell_back = false;
   }
 
   DecodeUse& operator+=(const DecodeUse& other) {
     sparse_rows += other.sparse_rows;
+    fallback_rows += other.fallback_rows;
     dense_rows += other.dense_rows;
     share_sum += other.share_sum;
     share_min = std::min(share_min, other.share_min);
     share_max = std::max(share_max, other.share_max);
+    mass_rows += other.mass_rows;
+    mass_sum += other.mass_sum;
+    mass_min = std::min(mass_min, other.mass_min);
     return *this;
   }
 };

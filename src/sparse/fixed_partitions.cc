@@ -43,6 +43,13 @@ PartitionRange CandidatesOf(const SelectJob& job, uint32_t partition_tokens) {
   return {std::min(end, job.settings->sink_tokens / partition_tokens), end};
 }
 
+uint32_t TokensBesideAlways(const SelectJob& job, uint32_t partition_tokens, uint32_t partition) {
+  const uint32_t begin = std::max(partition * partition_tokens, job.settings->sink_tokens);
+  const uint32_t end =
+      std::min((partition + 1) * partition_tokens, AlwaysFrom(job, partition_tokens));
+  return begin < end ? end - begin : 0;
+}
+
 uint32_t BudgetPartitions(const SelectJob& job,
                           uint32_t partition_tokens,
                           PartitionRange candidates) {

@@ -24,6 +24,11 @@ struct PartitionRange {
 // REQUIRES: partition_tokens divides 64.
 [[nodiscard]] PartitionRange CandidatesOf(const SelectJob& job, uint32_t partition_tokens);
 
+// Of a partition's tokens: those that are not attended in any case.
+[[nodiscard]] uint32_t TokensBesideAlways(const SelectJob& job,
+                                          uint32_t partition_tokens,
+                                          uint32_t partition);
+
 // min(⌈budget / partition_tokens⌉, candidates).
 [[nodiscard]] uint32_t BudgetPartitions(const SelectJob& job,
                                         uint32_t partition_tokens,

@@ -6,7 +6,6 @@
 #include "base/status_macros.h"
 #include "sparse/attention_scratch.h"
 #include "sparse/run_builder.h"
-#include "sparse/tile_choice.h"
 
 namespace spindle::sparse {
 namespace {
@@ -20,10 +19,7 @@ InPlaceAttention::InPlaceAttention(const kv::KvGeometry& geometry,
                                    uint64_t max_tiles,
                                    platform::ComputePool& pool,
                                    const kernels::KernelTable& kernels)
-    : geometry_(geometry),
-      pool_(pool),
-      kernels_(kernels),
-      workers_(pool.num_workers(), Worker(kernels)) {
+    : geometry_(geometry), pool_(pool), kernels_(kernels) {
   // Addresses only, until contexts are really that long; batches that share stripes may need more.
   dense_runs_.reserve(max_tiles * (kStripeTokens / geometry.page_tokens()));
 }
@@ -47,33 +43,25 @@ void InPlaceAttention::BeginStep(const StepJobs& jobs) {
     }
   }
   const size_t num_choices = sparse_jobs_.size() * geometry_.num_kv_heads;
-  choices_.resize(std::max(choices_.size(), num_choices));
+  chosen_runs_.resize(std::max(chosen_runs_.size(), num_choices));
   for (size_t i = 0; i < num_choices; ++i) {
-    choices_[i].selection.tiles.reserve(most_tiles);
-    choices_[i].runs.reserve(most_tiles * (kStripeTokens / geometry_.page_tokens()));
+    chosen_runs_[i].reserve(most_tiles * (kStripeTokens / geometry_.page_tokens()));
   }
 }
 
-absl::Status InPlaceAttention::ChooseRuns(const LayerQueries& queries) {
+absl::Status InPlaceAttention::BuildRuns(StepChoices& choices) {
   const uint32_t num_heads = geometry_.num_kv_heads;
   const auto num_choices = static_cast<uint32_t>(sparse_jobs_.size()) * num_heads;
-  return pool_.Run(num_choices, 1, [&](kernels::WorkRange range, kernels::Exec* exec) {
+  return pool_.Run(num_choices, 1, [&](kernels::WorkRange range, kernels::Exec* /*exec*/) {
     for (uint32_t i = range.begin; i < range.end; ++i) {
-      const uint32_t job_idx = sparse_jobs_[i / num_heads];
-      const StepJob& job = jobs_->jobs()[job_idx];
-      if (job.IsDense(queries.layer)) {
-        continue;
+      const uint32_t job = sparse_jobs_[i / num_heads];
+      if (!choices.IsDense(job)) {
+        chosen_runs_[i].clear();
+        AppendSelectionRuns(geometry_,
+                            jobs_->sequences()[jobs_->jobs()[job].sequence].stripes,
+                            choices.SelectionOf(job, i % num_heads),
+                            &chosen_runs_[i]);
       }
-      HeadChoice& choice = choices_[i];
-      ChooseTiles(*jobs_,
-                  job_idx,
-                  queries,
-                  i % num_heads,
-                  workers_[exec->worker].workspace,
-                  &choice.selection);
-      choice.runs.clear();
-      AppendSelectionRuns(
-          geometry_, jobs_->sequences()[job.sequence].stripes, choice.selection, &choice.runs);
     }
     return static_cast<int>(kernels::kOk);
   });
@@ -82,17 +70,18 @@ absl::Status InPlaceAttention::ChooseRuns(const LayerQueries& queries) {
 void InPlaceAttention::BuildItems(const LayerQueries& queries) {
   const tensor::AttentionSpec& spec = *queries.spec;
   items_.clear();
-  HeadChoice* choice = choices_.data();
+  const std::vector<kernels::KvRun>* chosen = chosen_runs_.data();
   for (size_t i = 0; i < jobs_->jobs().size(); ++i) {
     const StepJob& job = jobs_->jobs()[i];
     const std::span<const kernels::KvRun> all =
         std::span(dense_runs_).subspan(ranges_[i].begin, ranges_[i].end - ranges_[i].begin);
     for (uint32_t head = 0; head < spec.num_kv_heads; ++head) {
-      const bool is_dense = job.IsDense(queries.layer);
-      const std::span<const kernels::KvRun> runs = is_dense ? all : std::span(choice[head].runs);
-      std::vector<float>* const estimate = is_dense || choice[head].selection.estimate.empty()
-                                               ? nullptr
-                                               : &choice[head].selection.estimate;
+      const bool is_dense = queries.choices->IsDense(i);
+      const std::span<const kernels::KvRun> runs = is_dense ? all : std::span(chosen[head]);
+      std::vector<float>* const estimate =
+          is_dense || queries.choices->SelectionOf(i, head).estimate.empty()
+              ? nullptr
+              : &queries.choices->SelectionOf(i, head).estimate;
       items_.push_back({
           .q = queries.q + job.row_begin * queries.q_stride + queries.HeadOffset(head),
           .out = queries.out + job.row_begin * queries.out_stride + queries.HeadOffset(head),
@@ -108,7 +97,7 @@ void InPlaceAttention::BuildItems(const LayerQueries& queries) {
       });
     }
     if (job.policy != nullptr) {
-      choice += spec.num_kv_heads;
+      chosen += spec.num_kv_heads;
     }
   }
 }
@@ -142,10 +131,9 @@ absl::Status InPlaceAttention::Plan(const kernels::AttentionArgs& args, bool is_
 
 absl::Status InPlaceAttention::Attend(const LayerQueries& queries) {
   const tensor::AttentionSpec& spec = *queries.spec;
-  const bool is_dense = std::ranges::all_of(
-      jobs_->jobs(), [&](const StepJob& job) { return job.IsDense(queries.layer); });
+  const bool is_dense = queries.choices->AllDense();
   if (!is_dense) {
-    SPINDLE_RETURN_IF_ERROR(ChooseRuns(queries));
+    SPINDLE_RETURN_IF_ERROR(BuildRuns(*queries.choices));
   }
   BuildItems(queries);
   const kernels::AttentionArgs attention{

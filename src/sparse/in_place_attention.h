@@ -1,7 +1,7 @@
 // Attention that reads host pages where they are: the mode of machines whose fast memory is host
 // memory. Jobs that attend to everything share one list of runs for all layers and heads; the
-// others choose first, in parallel, one (job, KV head) per unit. Thread-safety: engine-thread only.
-// Borrows what it is constructed with.
+// others have one per KV head. Thread-safety: engine-thread only. Borrows what it is constructed
+// with.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,6 @@
 #include "platform/compute_pool.h"
 #include "platform/memory.h"
 #include "sparse/layer_attention.h"
-#include "sparse/select_workspace.h"
 
 namespace spindle::sparse {
 
@@ -35,19 +34,7 @@ class InPlaceAttention final : public LayerAttention {
     size_t end;
   };
 
-  // What a job has chosen for one KV head of the layer in progress.
-  struct HeadChoice {
-    Selection selection;
-    std::vector<kernels::KvRun> runs;  // for layer 0 and head 0
-  };
-
-  struct Worker {
-    explicit Worker(const kernels::KernelTable& table) : workspace(table) {}
-
-    SelectWorkspace workspace;
-  };
-
-  [[nodiscard]] absl::Status ChooseRuns(const LayerQueries& queries);
+  [[nodiscard]] absl::Status BuildRuns(StepChoices& choices);
   void BuildItems(const LayerQueries& queries);
   [[nodiscard]] absl::Status Plan(const kernels::AttentionArgs& args, bool is_dense);
 
@@ -58,8 +45,8 @@ class InPlaceAttention final : public LayerAttention {
   std::vector<kernels::KvRun> dense_runs_;  // for layer 0 and head 0
   std::vector<RunRange> ranges_;            // [num jobs]
   std::vector<uint32_t> sparse_jobs_;       // indices of jobs with a policy
-  std::vector<HeadChoice> choices_;         // [sparse jobs][num_kv_heads]; grows only
-  std::vector<Worker> workers_;
+  // [sparse jobs][num_kv_heads] for layer 0 and head 0, of the layer in progress; grows only
+  std::vector<std::vector<kernels::KvRun>> chosen_runs_;
   std::vector<kernels::AttentionItem> items_;  // job-major, then KV heads
 
   // The plan depends on shapes only, so that layers of a step share it while everything is

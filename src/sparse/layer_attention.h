@@ -6,15 +6,14 @@
 
 #include "absl/status/status.h"
 #include "base/ids.h"
-#include "sparse/step_indexes.h"
+#include "sparse/step_choices.h"
 #include "sparse/step_jobs.h"
-#include "sparse/step_use.h"
 #include "tensor/attention_spec.h"
 
 namespace spindle::sparse {
 
-// Rotated queries and where results go. Row-major fp32. The rows' K and V are in the store, and the
-// indexes of the layer are complete.
+// Rotated queries, what they attend to and where results go. Row-major fp32. The rows' K and V are
+// in the store.
 struct LayerQueries {
   LayerIdx layer;
   const tensor::AttentionSpec* spec;
@@ -22,8 +21,7 @@ struct LayerQueries {
   size_t q_stride;
   float* out;  // [num_rows][out_stride]: num_q_heads × head_dim
   size_t out_stride;
-  const StepIndexes* indexes;
-  StepUse* use;
+  StepChoices* choices;  // of this layer
 
   // Of a row's query heads that share a KV head: floats from the row's first.
   [[nodiscard]] size_t HeadOffset(uint32_t kv_head) const {

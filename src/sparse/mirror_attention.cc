@@ -7,9 +7,7 @@
 #include "base/clock.h"
 #include "base/status_macros.h"
 #include "sparse/attention_scratch.h"
-#include "sparse/select_workspace.h"
 #include "sparse/selected_pages.h"
-#include "sparse/tile_choice.h"
 
 namespace spindle::sparse {
 namespace {
@@ -32,12 +30,10 @@ MirrorCounters& MirrorCounters::operator+=(const MirrorCounters& other) {
 
 // Sized by Reserve, so that nothing is allocated during a layer.
 struct MirrorAttention::Worker {
-  Worker(const kv::KvGeometry& geometry, const kernels::KernelTable& table)
-      : workspace(table), pages(geometry) {}
+  explicit Worker(const kv::KvGeometry& geometry) : pages(geometry) {}
 
-  SelectWorkspace workspace;
   kv::GroupPlan plan{0};
-  Selection selection;               // the choice of a job
+  Selection selection;               // of a job, in reach of its window
   SelectedPages pages;               // of this choice
   std::vector<kernels::KvRun> runs;  // of one pass
   std::vector<kernels::AttentionUnit> units;
@@ -108,7 +104,7 @@ class MirrorAttention::HeadTask {
   int RunJob(uint32_t job_idx) {
     const StepJob& job = of_.jobs_->jobs()[job_idx];
     FindPages(job_idx);
-    const kv::Caching caching = CachingOf(job);
+    const kv::Caching caching = CachingOf(job_idx);
     kv::GroupPlan& plan = worker_.plan;
     of_.tier_.Plan(exec_->worker, exec_->worker, group_, worker_.pages.ids(), caching, &plan);
     Count(plan);
@@ -130,8 +126,9 @@ class MirrorAttention::HeadTask {
 
   // Rows that attend to everything fill what is free, and push nothing out; prefill of a sequence
   // that will choose pages later leaves its frames to them.
-  [[nodiscard]] kv::Caching CachingOf(const StepJob& job) const {
-    if (!job.IsDense(queries_.layer)) {
+  [[nodiscard]] kv::Caching CachingOf(uint32_t job_idx) const {
+    const StepJob& job = of_.jobs_->jobs()[job_idx];
+    if (!queries_.choices->IsDense(job_idx)) {
       return kv::Caching::kLru;
     }
     const bool chooses_later = job.policy == nullptr && sequence_.rows.policy != nullptr;
@@ -141,8 +138,8 @@ class MirrorAttention::HeadTask {
   // The choice of the job, and the pages of it that its first row's window reaches.
   void FindPages(uint32_t job_idx) {
     const StepJob& job = of_.jobs_->jobs()[job_idx];
+    queries_.choices->Copy(job_idx, head_, &worker_.selection);
     std::vector<TileLive>& tiles = worker_.selection.tiles;
-    ChooseTiles(*of_.jobs_, job_idx, queries_, head_, worker_.workspace, &worker_.selection);
     const uint32_t window = queries_.spec->window;
     const uint32_t lowest =
         window != 0 && job.first_position >= window ? job.first_position - window + 1 : 0;
@@ -253,7 +250,7 @@ MirrorAttention::MirrorAttention(const kv::KvGeometry& geometry,
       pool_(pool),
       kernels_(kernels) {
   for (uint32_t i = 0; i < pool.num_workers(); ++i) {
-    workers_.push_back(std::make_unique<Worker>(geometry, kernels));
+    workers_.push_back(std::make_unique<Worker>(geometry));
   }
 }
 

@@ -37,18 +37,20 @@ uint64_t ScratchBytes(const kv::KvGeometry& geometry, const ScratchBounds& bound
   // Runs of all sequences once, and again for each head where a choice differs between heads.
   const uint64_t pages = uint64_t{bounds.max_model_len} / geometry.page_tokens() + 1;
   const uint64_t tiles = uint64_t{bounds.max_model_len} / kStripeTokens + 1;
-  const uint64_t lists =
-      bounds.max_sequences *
-      (pages * sizeof(kernels::KvRun) * (1 + geometry.num_kv_heads) + tiles * sizeof(TileLive));
+  const uint64_t lists = bounds.max_sequences *
+                         (pages * sizeof(kernels::KvRun) + tiles * sizeof(TileLive)) *
+                         (1 + geometry.num_kv_heads);
   const uint64_t rows =
       uint64_t{bounds.max_rows} *
       (sizeof(int32_t) + sizeof(kernels::KvSlot) + sizeof(StepJob) +
        geometry.num_kv_heads * (sizeof(kernels::AttentionItem) + sizeof(kernels::AttentionUnit)));
   // A worker over the fast tier: its plan and the states of the rows it is at.
   const uint64_t workers = bounds.num_workers * (pages * 64 + bounds.max_rows * state_bytes);
-  // Its choice: scores of the smallest partitions, for each head of a group and together.
+  // Its choice: scores of the smallest partitions, for each head of a group and together, their
+  // order, and the runs of what is attended in any case.
   const uint64_t partitions = uint64_t{bounds.max_model_len} / kLeastPartitionTokens + 1;
-  const uint64_t choices = bounds.num_workers * (group + 2) * partitions * sizeof(float);
+  const uint64_t choices = bounds.num_workers * ((group + 3) * partitions * sizeof(float) +
+                                                 pages * sizeof(kernels::KvRun));
   return queries + partials + kGrowth * (lists + rows + choices) + workers + 3 * kPageBytes;
 }
 
@@ -61,7 +63,9 @@ uint64_t AllIndexBytes(const kv::KvGeometry& geometry, uint64_t num_stripes) {
     bytes += uint64_t{algorithm->index_bytes(geometry)} * geometry.num_layers *
              geometry.num_kv_heads * num_units;
   }
-  return bytes;
+  // Choices that sequences keep between steps.
+  return bytes +
+         uint64_t{sizeof(TileLive)} * geometry.num_layers * geometry.num_kv_heads * num_stripes;
 }
 
 }  // namespace spindle::sparse

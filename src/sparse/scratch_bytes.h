@@ -19,7 +19,8 @@ struct ScratchBounds {
 
 [[nodiscard]] uint64_t ScratchBytes(const kv::KvGeometry& geometry, const ScratchBounds& bounds);
 
-// Indexes of all stripes of a store, of every algorithm: each is taken where requests use it.
+// Indexes of all stripes of a store, of every algorithm, and one kept choice of each: taken where
+// requests use them.
 [[nodiscard]] uint64_t AllIndexBytes(const kv::KvGeometry& geometry, uint64_t num_stripes);
 
 }  // namespace spindle::sparse

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kernels/registry.h"
+#include "sparse/selection.h"
 
 namespace spindle::sparse {
 
@@ -19,6 +20,7 @@ struct SelectWorkspace {
     best.reserve(num_partitions);
     chosen.reserve((num_partitions + 63) / 64);
     kept.reserve((num_partitions + 63) / 64);
+    order.reserve(num_partitions);
   }
 
   const kernels::KernelTable& kernels;
@@ -28,6 +30,12 @@ struct SelectWorkspace {
   std::vector<uint64_t> chosen;  // [⌈partitions / 64⌉]
   std::vector<uint64_t> kept;    // the same, of an earlier choice
   std::vector<uint16_t> sizes;   // [partitions] tokens, where they differ
+  std::vector<uint32_t> order;   // of candidates
+  // For the exact share of some positions:
+  kernels::Exec* exec = nullptr;  // of the worker
+  std::vector<TileLive> always;
+  std::vector<kernels::KvRun> runs;
+  std::vector<float> attended;  // [group][head_dim], then a state
 };
 
 }  // namespace spindle::sparse

@@ -8,6 +8,7 @@
 #include "base/ids.h"
 #include "kv/fast/fast_tier.h"
 #include "sparse/decode_use.h"
+#include "sparse/kept_choice.h"
 #include "sparse/sparse_policy.h"
 
 namespace spindle::sparse {
@@ -27,6 +28,8 @@ struct SequenceRows {
   uint32_t decode_begin = std::numeric_limits<uint32_t>::max();
   // The sequence's frames in the fast tier, where there is one.
   kv::CacheSetId cache_set{};
+  // Where the last choice is kept; may be null if the policy's rows all choose.
+  KeptChoice* kept = nullptr;
   // Where to count what rows under the policy attend to; may be null.
   DecodeUse* use = nullptr;
 };

@@ -20,6 +20,7 @@
 #include "sparse/select_workspace.h"
 #include "sparse/selection.h"
 #include "sparse/sparse_settings.h"
+#include "sparse/stored_keys.h"
 
 namespace spindle::sparse {
 
@@ -46,6 +47,8 @@ struct SelectJob {
   float scale = 0.0F;    // of q·k
   float softcap = 0.0F;  // of scaled scores; 0: none
   IndexView index = {};
+  // Of all tokens, where the share of the choice is asked for; else null. Only for that.
+  const StoredKeys* keys = nullptr;
 
   [[nodiscard]] uint32_t num_tokens() const { return position + 1; }
 };
@@ -77,6 +80,15 @@ struct SegmentJob {
 // What one blob of an index is about.
 enum class IndexUnit : uint8_t { kStripe, kSegment };
 
+// A setting that only one algorithm has. min = max: fixed by the index, listed for those who read.
+struct Knob {
+  std::string_view name;
+  double min;
+  double max;
+  double preset;
+  bool is_integer = true;
+};
+
 class SparseAlgorithm {
  public:
   virtual ~SparseAlgorithm() = default;
@@ -88,6 +100,25 @@ class SparseAlgorithm {
   [[nodiscard]] virtual absl::Status CheckSettings(const SparseSettings& /*settings*/) const {
     return absl::OkStatus();
   }
+
+  // What it selects: "block", "chunk", "cluster"; empty: positions.
+  [[nodiscard]] virtual std::string_view partition() const { return {}; }
+
+  [[nodiscard]] virtual std::span<const Knob> knobs() const { return {}; }
+
+  // Of knobs()[i].
+  [[nodiscard]] double KnobOf(const SparseSettings& settings, size_t i) const {
+    return i < settings.knobs.size() ? settings.knobs[i] : knobs()[i].preset;
+  }
+
+  // It works only with weights of its own beside the model's.
+  [[nodiscard]] virtual bool extra_weights() const { return false; }
+
+  // A later row can attend to what a row has chosen.
+  [[nodiscard]] virtual bool can_hold() const { return true; }
+
+  // Select can tell how much of a row's attention mass its choice covers.
+  [[nodiscard]] virtual bool mass_estimate() const { return false; }
 
   [[nodiscard]] virtual IndexUnit index_unit() const { return IndexUnit::kStripe; }
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/prefix_key.h"
+
 namespace spindle::sparse {
 namespace {
 
@@ -11,6 +13,13 @@ double MultiplierAt(const std::vector<float>& multipliers, size_t i) {
 }
 
 }  // namespace
+
+uint32_t SparsePolicy::AnchorOf(uint32_t position, uint32_t decode_begin) const {
+  const auto lane = static_cast<uint32_t>(position % kStripeTokens);
+  const uint32_t anchor = position - lane % settings_.reselect_interval;
+  const uint32_t first_sparse = std::max(1U, settings_.min_context) - 1;
+  return std::max({anchor, decode_begin, first_sparse});
+}
 
 uint32_t SparsePolicy::BudgetTokens(LayerIdx layer, KvHeadIdx head, uint32_t num_tokens) const {
   const double budget = settings_.budget_fraction > 0 ? settings_.budget_fraction * num_tokens

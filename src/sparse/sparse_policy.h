@@ -31,6 +31,11 @@ class SparsePolicy {
     return layer.value() < settings_.dense_layers.size() && settings_.dense_layers[layer.value()];
   }
 
+  // The position whose choice a row at `position` uses, which is not dense; `decode_begin`: the
+  // first generated token. A function of positions alone, and never before the row's stripe:
+  // what is computed again from a stripe on chooses as it did at first.
+  [[nodiscard]] uint32_t AnchorOf(uint32_t position, uint32_t decode_begin) const;
+
   // Tokens to select for a row with so much context.
   [[nodiscard]] uint32_t BudgetTokens(LayerIdx layer, KvHeadIdx head, uint32_t num_tokens) const;
 

@@ -17,8 +17,19 @@ struct SparseSettings {
   std::vector<bool> dense_layers = {};        // [layer]; those beyond are sparse
   std::vector<float> layer_multipliers = {};  // [layer] of the budget; those beyond: 1
   std::vector<float> head_multipliers = {};   // [KV head] of the budget; those beyond: 1
+  // > 0: partitions are selected until the estimate of attention mass reaches this share for every
+  // query head; the budget is the most. Needs an algorithm with an estimate, as the next two.
+  double top_p_mass = 0;
+  double min_mass = 0;          // > 0: a layer with a smaller estimate is attended densely
+  bool estimates_mass = false;  // also where nothing depends on it
+  // Rows choose anew every so many positions, and at the beginning of a stripe; between them the
+  // last choice holds, with the tokens that have come since.
+  uint32_t reselect_interval = 1;
+  std::vector<double> knobs = {};  // of the algorithm, in its order; those beyond: its presets
   // Ranks also where the budget covers every partition, which changes nothing: for tests.
   bool always_ranks = false;
+
+  [[nodiscard]] bool NeedsMass() const { return top_p_mass > 0 || min_mass > 0 || estimates_mass; }
 };
 
 }  // namespace spindle::sparse

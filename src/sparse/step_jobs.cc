@@ -78,6 +78,9 @@ void StepJobs::AddJob(const SparsePolicy* policy,
                    .first_position = first_position,
                    .policy = policy,
                    .decode_step = policy == nullptr ? 0 : first_position - sequence.decode_begin,
+                   .anchor = policy == nullptr
+                                 ? first_position
+                                 : policy->AnchorOf(first_position, sequence.decode_begin),
                    .tile_begin = tile_begin,
                    .tile_end = static_cast<uint32_t>(tiles_.size())});
   max_job_rows_ = std::max(max_job_rows_, num_rows);

@@ -20,10 +20,13 @@ struct StepJob {
   uint32_t first_position;
   const SparsePolicy* policy;  // null: everything is attended, in every layer
   uint32_t decode_step;        // of the row, from the first generated token on
+  uint32_t anchor;             // of the policy: the position whose choice is used
   uint32_t tile_begin;         // of tiles(): all positions up to the last row's
   uint32_t tile_end;
 
   [[nodiscard]] uint32_t num_tokens() const { return first_position + num_rows; }
+
+  [[nodiscard]] bool Chooses() const { return anchor == first_position; }
 
   // No choice is made in this layer.
   [[nodiscard]] bool IsDense(LayerIdx layer) const {

@@ -7,9 +7,7 @@ namespace spindle::sparse {
 void StepUse::BeginStep(const StepJobs& jobs, uint32_t num_kv_heads) {
   jobs_ = &jobs;
   num_kv_heads_ = num_kv_heads;
-  attended_.assign(jobs.jobs().size() * num_kv_heads, 0);
-  sums_.assign(jobs.jobs().size(), 0);
-  num_layers_.assign(jobs.jobs().size(), 0);
+  jobs_use_.assign(jobs.jobs().size(), JobUse());
 }
 
 void StepUse::EndLayer(LayerIdx layer) {
@@ -17,13 +15,7 @@ void StepUse::EndLayer(LayerIdx layer) {
     return;
   }
   for (size_t i = 0; i < jobs_->jobs().size(); ++i) {
-    if (jobs_->jobs()[i].IsDense(layer)) {
-      continue;
-    }
-    ++num_layers_[i];
-    for (uint32_t head = 0; head < num_kv_heads_; ++head) {
-      sums_[i] += attended_[i * num_kv_heads_ + head];
-    }
+    jobs_use_[i].num_layers += jobs_->jobs()[i].IsDense(layer) ? 0U : 1U;
   }
 }
 
@@ -35,9 +27,12 @@ void StepUse::EndStep() {
     }
     for (uint32_t i = sequence.job_begin; i < sequence.job_end; ++i) {
       const StepJob& job = jobs_->jobs()[i];
-      if (num_layers_[i] > 0) {
-        const auto num_choices = static_cast<double>(num_layers_[i]) * num_kv_heads_;
-        rows.use->AddSparseRow(static_cast<double>(sums_[i]) / (num_choices * job.num_tokens()));
+      const JobUse& use = jobs_use_[i];
+      if (use.num_layers > 0) {
+        const auto num_choices = static_cast<double>(use.num_layers) * num_kv_heads_;
+        rows.use->AddSparseRow(static_cast<double>(use.tokens) / (num_choices * job.num_tokens()),
+                               use.mass / num_choices,
+                               use.fell_back);
       } else if (job.num_tokens() > rows.decode_begin) {
         rows.use->AddDenseRows(job.num_tokens() - std::max(job.first_position, rows.decode_begin));
       }

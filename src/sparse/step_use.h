@@ -1,6 +1,5 @@
-// Counts what the choices of a step attend to. Workers record one (job, KV head) of the layer in
-// progress each; the engine thread adds layers up and, at the end of the step, tells the sequences.
-// Thread-safety: as described.
+// Counts what the choices of a step attend to, and what share of the attention mass that is by
+// their estimates; tells the sequences at the end of the step. Thread-safety: engine-thread only.
 #pragma once
 
 #include <cstdint>
@@ -14,9 +13,16 @@ class StepUse {
  public:
   void BeginStep(const StepJobs& jobs, uint32_t num_kv_heads);
 
-  // A worker: `tokens` live ones were chosen.
-  void Record(size_t job, uint32_t head, uint32_t tokens) {
-    attended_[job * num_kv_heads_ + head] = tokens;
+  // Of the layer in progress: `tokens` live ones are attended, with so much mass; NaN: not known.
+  void Record(size_t job, uint32_t tokens, double mass) {
+    jobs_use_[job].tokens += tokens;
+    jobs_use_[job].mass += mass;
+  }
+
+  // All `tokens` of the context are, since the estimate of the layer was too small.
+  void RecordFallback(size_t job, uint32_t tokens) {
+    Record(job, tokens, 1);
+    jobs_use_[job].fell_back = true;
   }
 
   void EndLayer(LayerIdx layer);
@@ -25,11 +31,17 @@ class StepUse {
   void EndStep();
 
  private:
+  // Of one job, over layers and heads.
+  struct JobUse {
+    uint64_t tokens = 0;
+    double mass = 0;
+    uint32_t num_layers = 0;  // sparse ones so far
+    bool fell_back = false;
+  };
+
   const StepJobs* jobs_ = nullptr;
   uint32_t num_kv_heads_ = 0;
-  std::vector<uint32_t> attended_;    // [jobs][KV heads] of the layer in progress
-  std::vector<uint64_t> sums_;        // [jobs] over layers and heads
-  std::vector<uint32_t> num_layers_;  // [jobs] sparse ones so far
+  std::vector<JobUse> jobs_use_;
 };
 
 }  // namespace spindle::sparse

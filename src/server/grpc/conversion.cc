@@ -8,10 +8,12 @@
 #include <utility>
 #include <vector>
 
-#include <google/protobuf/descriptor.h>
+#include <google/protobuf/util/json_util.h>
+#include <nlohmann/json.hpp>
 
 #include "base/clock.h"
-#include "serving/sparse_names.h"
+#include "base/status_macros.h"
+#include "serving/sparse_fields.h"
 
 namespace spindle::server {
 namespace {
@@ -38,29 +40,32 @@ serving::ApiError NotAvailable(const std::string& field) {
       "unsupported_parameter", field, "'" + field + "' is not available in this build.");
 }
 
-// Only the algorithm may be named, and only one that is there.
-std::optional<serving::ApiError> CheckSparse(const v1::SparseOptions& sparse) {
-  if (sparse.has_algorithm()) {
-    if (auto error = serving::CheckSparseAlgorithm(sparse.algorithm(), "sparse.algorithm")) {
-      return error;
+// As a body of HTTP says it, so that it is checked like one. Values of maps are texts: those that
+// are numbers stand for them.
+std::string ToJson(const v1::SparseOptions& sparse) {
+  google::protobuf::util::JsonPrintOptions options;
+  options.preserve_proto_field_names = true;
+  std::string text;
+  SPINDLE_CHECK(google::protobuf::util::MessageToJsonString(sparse, &text, options).ok());
+  nlohmann::json members = nlohmann::json::parse(text);
+  for (const char* const map : {"params", "prefill_params"}) {
+    if (!members.contains(map)) {
+      continue;
+    }
+    for (auto& [name, value] : members[map].items()) {
+      nlohmann::json number =
+          nlohmann::json::parse(value.get<std::string>(), nullptr, /*allow_exceptions=*/false);
+      if (number.is_number()) {
+        value = std::move(number);
+      }
     }
   }
-  v1::SparseOptions rest = sparse;
-  rest.clear_algorithm();
-  std::vector<const google::protobuf::FieldDescriptor*> given;
-  rest.GetReflection()->ListFields(rest, &given);
-  if (!given.empty()) {
-    return NotAvailable("sparse." + given.front()->name());
-  }
-  return std::nullopt;
+  return members.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
 }
 
 std::optional<serving::ApiError> RefuseUnsupported(const v1::GenerateRequest& request) {
   if (request.has_constraint()) {
     return NotAvailable("constraint");
-  }
-  if (auto error = CheckSparse(request.sparse())) {
-    return error;
   }
   if (request.output().stats() > v1::STATS_LEVEL_SUMMARY) {
     return NotAvailable("output.stats");
@@ -80,6 +85,7 @@ std::optional<serving::ApiError> RefuseBesideChat(const v1::GenerateRequest& req
       {output.logprobs(), "output.logprobs"},
       {output.top_logprobs() != 0, "output.top_logprobs"},
       {output.prompt_logprobs(), "output.prompt_logprobs"},
+      {output.audit_every() != 0, "output.audit_every"},
   };
   for (const auto& [given, name] : fields) {
     if (given) {
@@ -116,6 +122,9 @@ constexpr std::pair<std::string_view, std::string_view> kFieldNames[] = {
 // `path` ("stop_token_ids[3]") with its first name replaced.
 std::string GrpcPath(std::string_view path, InputCase input) {
   constexpr std::string_view kSpindle = "spindle.";
+  if (path == serving::kAuditEvery) {
+    return "output.audit_every";
+  }
   if (path.starts_with(kSpindle)) {
     return std::string(path.substr(kSpindle.size()));
   }
@@ -193,6 +202,8 @@ void ApplyStoppingAndOutput(const v1::GenerateRequest& request,
     prepared->echo = true;
   }
   prepared->progress = output.progress();
+  prepared->stats = output.stats() == v1::STATS_LEVEL_SUMMARY;
+  prepared->audit_every = output.audit_every();
   prepared->stream = true;
 }
 
@@ -311,6 +322,29 @@ void ToUsage(const serving::Usage& from, v1::Usage* to) {
   to->set_cached_tokens(from.cached_tokens);
 }
 
+void ToSparseUse(const engine::RequestStats& from, v1::SparseUse* to) {
+  const sparse::DecodeUse& use = from.sparse;
+  const bool chose = use.sparse_rows > 0;
+  to->set_algorithm(from.algorithm);
+  to->set_decode_steps(from.generated_tokens);
+  to->set_dense_steps(chose ? use.dense_rows : from.generated_tokens);
+  to->set_fallback_steps(use.fallback_rows);
+  to->set_attended_fraction_mean(chose ? use.share_sum / use.sparse_rows : 1);
+  to->set_attended_fraction_min(chose ? use.share_min : 1);
+  to->set_attended_fraction_max(chose ? use.share_max : 1);
+  if (use.mass_rows > 0) {
+    to->set_est_mass_mean(use.mass_sum / use.mass_rows);
+    to->set_est_mass_min(use.mass_min);
+  }
+  if (const engine::AuditUse& audit = from.audit; audit.steps > 0) {
+    v1::SparseUse::Audit* const out = to->mutable_audit();
+    out->set_steps(audit.steps);
+    out->set_top1_agreement(static_cast<double>(audit.same_top) / audit.steps);
+    out->set_mean_kl(audit.kl_sum / audit.steps);
+    out->set_max_logit_diff(audit.max_logit_diff);
+  }
+}
+
 void ToStats(const engine::RequestStats& from, v1::Stats* to) {
   to->set_queue_ms(1e3 * ToSeconds(from.queue_time));
   to->set_prefill_ms(1e3 * ToSeconds(from.prefill_time));
@@ -325,6 +359,7 @@ void ToStats(const engine::RequestStats& from, v1::Stats* to) {
   kv->set_disk_bytes(from.kv.disk_bytes);
   kv->set_host_cached_tokens(from.cached_tokens - std::min(from.disk_tokens, from.cached_tokens));
   kv->set_disk_cached_tokens(from.disk_tokens);
+  ToSparseUse(from, to->mutable_sparse());
 }
 
 v1::Choice* ChoiceAt(uint32_t index, v1::GenerateResult* result) {
@@ -399,8 +434,12 @@ Result<PreparedRequest> PrepareGenerate(const v1::GenerateRequest& request,
     value.progress = value.progress || request.output().progress();
   } else {
     ApplyStoppingAndOutput(request, service.max_model_len(), &value);
-    if (request.sparse().has_algorithm()) {
-      value.sparse.emplace().algorithm = request.sparse().algorithm();
+    if (request.has_sparse()) {
+      Result<engine::SparseRequest> wishes = serving::ParseSparse(ToJson(request.sparse()));
+      if (!wishes.ok()) {
+        return WithGrpcNames(wishes.error(), request.input_case());
+      }
+      value.sparse = std::move(wishes).value();
     }
     if (const auto refused = service.ApplyKv(ToWishes(request.kv()), caller, &value)) {
       return WithGrpcNames(*refused, request.input_case());

@@ -30,6 +30,20 @@ void AppendShare(std::string_view name, double share, std::string* out) {
   AppendJsonNumber(static_cast<float>(share), out);
 }
 
+void AppendAudit(const engine::AuditUse& audit, std::string* out) {
+  AppendName("audit", out);
+  if (audit.steps == 0) {
+    out->append("null");
+    return;
+  }
+  out->push_back('{');
+  AppendCount("steps", audit.steps, out);
+  AppendShare("top1_agreement", static_cast<double>(audit.same_top) / audit.steps, out);
+  AppendShare("mean_kl", audit.kl_sum / audit.steps, out);
+  AppendShare("max_logit_diff", audit.max_logit_diff, out);
+  out->push_back('}');
+}
+
 void AppendSparse(const engine::RequestStats& stats, std::string* out) {
   const sparse::DecodeUse& use = stats.sparse;
   const bool chose = use.sparse_rows > 0;
@@ -37,13 +51,19 @@ void AppendSparse(const engine::RequestStats& stats, std::string* out) {
   AppendJsonString(stats.algorithm, out);
   AppendCount("decode_steps", stats.generated_tokens, out);
   AppendCount("dense_steps", chose ? use.dense_rows : stats.generated_tokens, out);
-  AppendCount("fallback_steps", 0, out);
+  AppendCount("fallback_steps", use.fallback_rows, out);
   AppendCount("context_tokens", stats.prompt_tokens + stats.longest_choice, out);
   AppendShare("attended_fraction_mean", chose ? use.share_sum / use.sparse_rows : 1, out);
   AppendShare("attended_fraction_min", chose ? use.share_min : 1, out);
   AppendShare("attended_fraction_max", chose ? use.share_max : 1, out);
-  out->append(R"(,"estimated_fraction_mean":0,"est_mass_mean":null,"est_mass_min":null,)"
-              R"("audit":null)");
+  AppendCount("estimated_fraction_mean", 0, out);
+  if (use.mass_rows > 0) {
+    AppendShare("est_mass_mean", use.mass_sum / use.mass_rows, out);
+    AppendShare("est_mass_min", use.mass_min, out);
+  } else {
+    out->append(R"(,"est_mass_mean":null,"est_mass_min":null)");
+  }
+  AppendAudit(stats.audit, out);
 }
 
 }  // namespace

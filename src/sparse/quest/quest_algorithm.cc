@@ -27,6 +27,11 @@ void SplitSigns(const SelectJob& job, std::vector<float>* query) {
 
 }  // namespace
 
+std::span<const Knob> QuestAlgorithm::knobs() const {
+  static constexpr Knob kKnobs[] = {{"page_tokens", kPageTokens, kPageTokens, kPageTokens}};
+  return kKnobs;
+}
+
 uint32_t QuestAlgorithm::index_bytes(const kv::KvGeometry& geometry) const {
   return kPagesPerStripe * 2 * geometry.head_dim * static_cast<uint32_t>(sizeof(uint16_t));
 }

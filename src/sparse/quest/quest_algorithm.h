@@ -14,6 +14,10 @@ class QuestAlgorithm final : public SparseAlgorithm {
 
   [[nodiscard]] std::string_view name() const override { return "quest"; }
 
+  [[nodiscard]] std::string_view partition() const override { return "block"; }
+
+  [[nodiscard]] std::span<const Knob> knobs() const override;
+
   // [64 / 16 pages][max(head_dim) | min(head_dim)] bf16.
   [[nodiscard]] uint32_t index_bytes(const kv::KvGeometry& geometry) const override;
   [[nodiscard]] int BuildIndex(const IndexJob& job,

@@ -180,6 +180,15 @@ absl::Status RetroInferAlgorithm::CheckSettings(const SparseSettings& settings) 
                                     std::to_string(settings.sink_tokens));
 }
 
+std::span<const Knob> RetroInferAlgorithm::knobs() const {
+  static constexpr Knob kKnobs[] = {
+      {"tokens_per_cluster", kClusterTokens, kClusterTokens, kClusterTokens},
+      {"segment_tokens", kTokens, kTokens, kTokens},
+      {"estimation_fraction", kEstimatedShare, kEstimatedShare, kEstimatedShare, false},
+  };
+  return kKnobs;
+}
+
 uint32_t RetroInferAlgorithm::index_bytes(const kv::KvGeometry& geometry) const {
   return static_cast<uint32_t>(ClusterIndex{geometry.head_dim}.bytes());
 }

@@ -27,6 +27,13 @@ class RetroInferAlgorithm final : public SparseAlgorithm {
 
   [[nodiscard]] absl::Status CheckSettings(const SparseSettings& settings) const override;
 
+  [[nodiscard]] std::string_view partition() const override { return "cluster"; }
+
+  [[nodiscard]] std::span<const Knob> knobs() const override;
+
+  // An estimation zone is a state of the row's own queries.
+  [[nodiscard]] bool can_hold() const override { return false; }
+
   [[nodiscard]] IndexUnit index_unit() const override { return IndexUnit::kSegment; }
 
   [[nodiscard]] uint32_t index_bytes(const kv::KvGeometry& geometry) const override;

@@ -7,6 +7,7 @@
 
 #include "base/prefix_key.h"
 #include "sparse/fixed_partitions.h"
+#include "sparse/mass_estimate.h"
 
 namespace spindle::sparse {
 namespace {
@@ -70,12 +71,16 @@ int ShadowKvAlgorithm::BuildIndex(const IndexJob& job, const kernels::KernelTabl
 void ShadowKvAlgorithm::Select(const SelectJob& job,
                                SelectWorkspace& workspace,
                                Selection* out) const {
+  out->mass = job.keys == nullptr ? Selection::kNoEstimate : 1;  // of everything
+  const SparseSettings& settings = *job.settings;
   const PartitionRange chunks = CandidatesOf(job, kChunkTokens);
-  const uint32_t num_outliers = std::min(outlier_chunks_, chunks.size());
+  const uint32_t num_outliers =
+      std::min(static_cast<uint32_t>(KnobOf(settings, kOutlierChunksKnob)), chunks.size());
   const uint32_t wanted =
       std::min(BudgetPartitions(job, kChunkTokens, chunks), chunks.size() - num_outliers);
-  const bool takes_all = wanted + num_outliers == chunks.size();
-  if (chunks.size() == 0 || (takes_all && !job.settings->always_ranks)) {
+  const bool covers = job.keys != nullptr && settings.top_p_mass > 0;
+  const bool takes_all = wanted + num_outliers == chunks.size() && !covers;
+  if (chunks.size() == 0 || (takes_all && !settings.always_ranks)) {
     WriteTiles(job, kChunkTokens, chunks, {}, &out->tiles);
     return;
   }
@@ -95,7 +100,13 @@ void ShadowKvAlgorithm::Select(const SelectJob& job,
     }
   }
   ReduceOverGroup(job, kernels::GroupReduction::kMaxLog, workspace);
-  ChooseBest(wanted, workspace);
+  if (job.keys == nullptr) {
+    ChooseBest(wanted, workspace);
+  } else {
+    workspace.always.clear();
+    WriteTiles(job, kChunkTokens, chunks, workspace.kept, &workspace.always);
+    out->mass = ChooseWithMass(job, kChunkTokens, chunks, wanted, workspace);
+  }
   for (size_t i = 0; i < workspace.chosen.size(); ++i) {
     workspace.chosen[i] |= workspace.kept[i];
   }

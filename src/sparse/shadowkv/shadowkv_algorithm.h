@@ -1,8 +1,11 @@
 // ShadowKV (arXiv 2410.21465) with exact keys: the keys of 8 neighbouring tokens are nearly
 // parallel, so their mean, the landmark, scores the chunk; chunks for which that is not so, the
 // outliers, are always attended on top of the budget. Where query heads share a KV head, a chunk
-// counts as its best head says. Index: 6.4 % of the KV bytes. Thread-safety: immutable.
+// counts as its best head says. Landmarks estimate the attention mass of chunks (MassEstimate).
+// Index: 6.4 % of the KV bytes. Thread-safety: immutable.
 #pragma once
+
+#include <array>
 
 #include "sparse/sparse_algorithm.h"
 
@@ -13,10 +16,20 @@ class ShadowKvAlgorithm final : public SparseAlgorithm {
   static constexpr uint32_t kChunkTokens = 8;
   static constexpr uint32_t kDefaultOutlierChunks = 48;
 
+  static constexpr uint32_t kMaxOutlierChunks = 4096;
+
+  // Preset of the knob `outlier_chunks`: most of them, per KV head.
   explicit ShadowKvAlgorithm(uint32_t outlier_chunks = kDefaultOutlierChunks)
-      : outlier_chunks_(outlier_chunks) {}
+      : knobs_{Knob{"chunk_size", kChunkTokens, kChunkTokens, kChunkTokens},
+               Knob{"outlier_chunks", 0, kMaxOutlierChunks, static_cast<double>(outlier_chunks)}} {}
 
   [[nodiscard]] std::string_view name() const override { return "shadowkv"; }
+
+  [[nodiscard]] std::string_view partition() const override { return "chunk"; }
+
+  [[nodiscard]] std::span<const Knob> knobs() const override { return knobs_; }
+
+  [[nodiscard]] bool mass_estimate() const override { return true; }
 
   // [64 / 8 chunks][head_dim] bf16 landmarks, then [64 / 8] uint16: how far the least parallel key
   // is from its landmark, (1 - cosine) · 32767, larger is farther.
@@ -26,7 +39,9 @@ class ShadowKvAlgorithm final : public SparseAlgorithm {
   void Select(const SelectJob& job, SelectWorkspace& workspace, Selection* out) const override;
 
  private:
-  const uint32_t outlier_chunks_;  // most of them, per KV head
+  static constexpr size_t kOutlierChunksKnob = 1;
+
+  const std::array<Knob, 2> knobs_;
 };
 
 }  // namespace spindle::sparse

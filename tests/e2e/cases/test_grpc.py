@@ -94,8 +94,8 @@ class GrpcTest(unittest.TestCase):
             named = self.inference.GenerateUnary(request(sparse=pb.SparseOptions(algorithm=algorithm)), metadata=AUTH)
             self.assertEqual(named.choices[0].text, plain.choices[0].text)
         error = self.assert_code(grpc.StatusCode.INVALID_ARGUMENT,
-                                 self.inference.Generate(request(sparse=pb.SparseOptions(budget_tokens=64)), metadata=AUTH))
-        self.assertIn("sparse.budget_tokens", error.details())
+                                 self.inference.Generate(request(sparse=pb.SparseOptions(top_p_mass=0.9)), metadata=AUTH))
+        self.assertIn("sparse.top_p_mass", error.details())
 
     def test_statistics(self):
         ids = [1 + i % 997 for i in range(300)]

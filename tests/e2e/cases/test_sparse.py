@@ -103,7 +103,7 @@ class SparseTest(unittest.TestCase):
             ({"algorithm": "quest", "dense_layers": "middle:3"}, "invalid_value"),
             ({"algorithm": "quest", "head_multipliers": [1, 1, 1, 1]}, "invalid_value"),
             ({"algorithm": "quest", "layer_multipliers": [0]}, "invalid_value"),
-            ({"algorithm": "quest", "top_p_mass": 0.9}, "unsupported_parameter"),
+            ({"algorithm": "quest", "top_p_mass": 0.9}, "unsupported_combination"),
             ({"algorithm": "quest", "params": {"nonsense": 1}}, "unknown_parameter"),
             ({"algorithm": "quest", "budget": 5}, "unknown_parameter"),
             ({"algorithm": "retroinfer", "sink_tokens": 17}, "invalid_value"),

@@ -1,5 +1,7 @@
 #include "serving/model_listing.h"
 
+#include <algorithm>
+#include <map>
 #include <string>
 
 #include <gtest/gtest.h>
@@ -27,9 +29,33 @@ TEST(ModelListing, EveryListedAlgorithmIsAccepted) {
     EXPECT_TRUE(prepared.ok()) << algorithm["name"];
   }
   EXPECT_EQ(sparse["default"], sparse["algorithms"][0]["name"]);
-  for (const std::string_view name : kMissingAlgorithms) {
-    EXPECT_TRUE(CheckSparseAlgorithm(name, "x").has_value()) << name;
+  for (const std::string_view name : kKnownAlgorithms) {
+    const bool listed = std::ranges::any_of(
+        sparse["algorithms"], [name](const json& algorithm) { return algorithm["name"] == name; });
+    const MaybeError error = CheckSparseAlgorithm(name, "x");
+    EXPECT_EQ(error.has_value(), !listed) << name;
+    EXPECT_TRUE(listed || error->code == "sparse_algorithm_unavailable") << name;
   }
+  EXPECT_EQ(CheckSparseAlgorithm("telepathy", "x")->code, "invalid_value");
+}
+
+TEST(ModelListing, AlgorithmsTellWhatTheyAre) {
+  const FakeService service;
+  const json list = json::parse(service.api.ListModels().value());
+  std::map<std::string, json> algorithms;
+  for (const json& algorithm : list["data"][0]["spindle"]["sparse"]["algorithms"]) {
+    algorithms[algorithm["name"]] = algorithm;
+  }
+  EXPECT_EQ(algorithms["shadowkv"]["partition"], "chunk");
+  EXPECT_EQ(algorithms["shadowkv"]["mass_estimate"], true);
+  const json outliers = {
+      {"name", "outlier_chunks"}, {"type", "integer"}, {"min", 0}, {"max", 4096}, {"default", 48}};
+  EXPECT_EQ(algorithms["shadowkv"]["knobs"][1], outliers);
+  EXPECT_EQ(algorithms["quest"]["partition"], "block");
+  EXPECT_EQ(algorithms["quest"]["mass_estimate"], false);
+  EXPECT_EQ(algorithms["quest"]["knobs"][0]["default"], 16);
+  EXPECT_EQ(algorithms["streaming"]["partition"], nullptr);
+  EXPECT_EQ(algorithms["streaming"]["knobs"], json::array());
 }
 
 }  // namespace

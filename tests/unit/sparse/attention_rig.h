@@ -49,6 +49,8 @@ struct RigRows {
   uint32_t num_rows;
   const SparsePolicy* policy = nullptr;
   uint32_t decode_begin = 0;
+  KeptChoice* kept = nullptr;
+  DecodeUse* use = nullptr;
 };
 
 class AttentionRig {
@@ -167,7 +169,9 @@ class AttentionRig {
                       .first_position = part.first_position,
                       .policy = part.policy,
                       .decode_begin = part.decode_begin,
-                      .cache_set = tier_ == nullptr ? kv::CacheSetId{} : SetOf(part.sequence)});
+                      .cache_set = tier_ == nullptr ? kv::CacheSetId{} : SetOf(part.sequence),
+                      .kept = part.kept,
+                      .use = part.use});
       num_rows += part.num_rows;
     }
     EXPECT_TRUE(runtime_->BeginStep(step).ok());

@@ -12,6 +12,7 @@
 #include "kernels/codes.h"
 #include "kernels/registry.h"
 #include "naive_selection.h"
+#include "platform/memory.h"
 #include "sparse/sparse_policy.h"
 
 namespace spindle::sparse {
@@ -22,7 +23,12 @@ class SelectionRig {
                const kernels::KernelTable& kernels,
                uint32_t head_dim,
                DType type)
-      : algorithm_(algorithm), workspace_(kernels), geometry_{1, 1, head_dim, type} {}
+      : algorithm_(algorithm),
+        workspace_(kernels),
+        geometry_{1, 1, head_dim, type},
+        scratch_(platform::AlignedBuffer::Allocate(kernels::kScratchBytes).value()) {
+    workspace_.exec = &exec_;
+  }
 
   // Appends keys [count][head_dim] and indexes them, as a step does.
   void Append(std::span<const float> keys) {
@@ -55,6 +61,18 @@ class SelectionRig {
                                           uint32_t budget_tokens,
                                           const std::vector<float>& q,
                                           float scale) {
+    return PositionsOf(Select(settings, budget_tokens, q, scale).tiles);
+  }
+
+  [[nodiscard]] Selection Select(const SparseSettings& settings,
+                                 uint32_t budget_tokens,
+                                 const std::vector<float>& q,
+                                 float scale) {
+    std::vector<uint8_t*> stripes;
+    for (std::vector<uint8_t>& stripe : stripes_) {
+      stripes.push_back(stripe.data());
+    }
+    const StoredKeys keys{.geometry = &geometry_, .stripes = stripes, .kv_offset = 0};
     std::vector<const uint8_t*> blobs;
     for (const std::vector<uint64_t>& blob : index_) {
       blobs.push_back(reinterpret_cast<const uint8_t*>(blob.data()));
@@ -67,7 +85,8 @@ class SelectionRig {
                        .group = static_cast<uint32_t>(q.size() / geometry_.head_dim),
                        .head_dim = geometry_.head_dim,
                        .scale = scale,
-                       .index = {.stripes = blobs, .offset = 0}},
+                       .index = {.stripes = blobs, .offset = 0},
+                       .keys = settings.NeedsMass() ? &keys : nullptr},
                       workspace_,
                       &selection);
     const std::vector<TileLive>& tiles = selection.tiles;
@@ -75,7 +94,7 @@ class SelectionRig {
       EXPECT_NE(tiles[i].live, 0U);
       EXPECT_TRUE(i == 0 || tiles[i - 1].tile < tiles[i].tile);
     }
-    return PositionsOf(tiles);
+    return selection;
   }
 
   // A key element as it is stored.
@@ -119,6 +138,8 @@ class SelectionRig {
   const SparseAlgorithm& algorithm_;
   SelectWorkspace workspace_;
   const kv::KvGeometry geometry_;
+  platform::AlignedBuffer scratch_;
+  kernels::Exec exec_{scratch_.data(), kernels::kScratchBytes, 0, nullptr};
   uint32_t num_tokens_ = 0;
   std::vector<std::vector<uint8_t>> stripes_;
   std::vector<std::vector<uint64_t>> index_;

@@ -1,0 +1,130 @@
+#include "sparse/mass_estimate.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "sparse/exact_lse.h"
+
+namespace spindle::sparse {
+namespace {
+
+constexpr float kNoScore = -std::numeric_limits<float>::infinity();
+
+double ScoreOf(const SelectJob& job, float product) {
+  const float score = product * job.scale;
+  // -inf stands for "no candidate", which no cap brings back.
+  return job.softcap == 0 || product == kNoScore ? score
+                                                 : job.softcap * std::tanh(score / job.softcap);
+}
+
+void Choose(uint32_t i, std::vector<uint64_t>* chosen) {
+  (*chosen)[i / 64] |= uint64_t{1} << (i % 64);
+}
+
+}  // namespace
+
+MassEstimate::MassEstimate(const SelectJob& job,
+                           uint32_t partition_tokens,
+                           PartitionRange candidates,
+                           std::span<const TileLive> always,
+                           SelectWorkspace& workspace)
+    : job_(job),
+      partition_tokens_(partition_tokens),
+      candidates_(candidates),
+      workspace_(workspace) {
+  std::array<float, kernels::kMaxGroup> lse{};
+  ExactLse(job, always, workspace, std::span(lse).first(job.group));
+  for (uint32_t head = 0; head < job.group; ++head) {
+    const std::span<const float> scores =
+        std::span(workspace.scores).subspan(size_t{head} * candidates.size(), candidates.size());
+    const float largest = *std::max_element(scores.begin(), scores.end());
+    shift_[head] = std::max({double{lse[head]}, ScoreOf(job, largest)});
+    always_[head] = std::exp(double{lse[head]} - shift_[head]);
+    whole_[head] = always_[head];
+    for (uint32_t i = 0; i < candidates.size(); ++i) {
+      whole_[head] += Weight(head, i);
+    }
+  }
+}
+
+double MassEstimate::Weight(uint32_t head, uint32_t candidate) const {
+  const float product = workspace_.scores[size_t{head} * candidates_.size() + candidate];
+  const uint32_t tokens =
+      TokensBesideAlways(job_, partition_tokens_, candidates_.begin + candidate);
+  return tokens * std::exp(ScoreOf(job_, product) - shift_[head]);
+}
+
+float MassEstimate::LeastShare(const PerHead& covered) const {
+  double least = 1;
+  for (uint32_t head = 0; head < job_.group; ++head) {
+    const double share = covered[head] / whole_[head];
+    // A share that is no number stays one.
+    least = std::isnan(share) || share < least ? share : least;
+  }
+  return static_cast<float>(least);
+}
+
+float MassEstimate::ShareOf(std::span<const uint64_t> chosen) const {
+  PerHead covered = always_;
+  for (uint32_t i = 0; i < candidates_.size(); ++i) {
+    if ((chosen[i / 64] >> (i % 64) & 1U) != 0) {
+      for (uint32_t head = 0; head < job_.group; ++head) {
+        covered[head] += Weight(head, i);
+      }
+    }
+  }
+  return LeastShare(covered);
+}
+
+float MassEstimate::ChooseCovering(double share, uint32_t most) const {
+  const std::vector<float>& best = workspace_.best;
+  std::vector<uint32_t>& order = workspace_.order;
+  order.clear();
+  for (uint32_t i = 0; i < best.size(); ++i) {
+    if (best[i] > kNoScore) {
+      order.push_back(i);
+    }
+  }
+  // A heap, since few of many are wanted.
+  const auto is_after = [&best](uint32_t a, uint32_t b) {
+    return best[a] != best[b] ? best[a] < best[b] : a > b;
+  };
+  std::make_heap(order.begin(), order.end(), is_after);
+
+  PerHead covered = always_;
+  const auto is_covered = [&] {
+    for (uint32_t head = 0; head < job_.group; ++head) {
+      if (!(covered[head] >= share * whole_[head])) {
+        return false;
+      }
+    }
+    return true;
+  };
+  workspace_.chosen.assign((best.size() + 63) / 64, 0);
+  for (uint32_t count = 0; count < most && !order.empty() && !is_covered(); ++count) {
+    std::pop_heap(order.begin(), order.end(), is_after);
+    const uint32_t i = order.back();
+    order.pop_back();
+    Choose(i, &workspace_.chosen);
+    for (uint32_t head = 0; head < job_.group; ++head) {
+      covered[head] += Weight(head, i);
+    }
+  }
+  return LeastShare(covered);
+}
+
+float ChooseWithMass(const SelectJob& job,
+                     uint32_t partition_tokens,
+                     PartitionRange candidates,
+                     uint32_t wanted,
+                     SelectWorkspace& workspace) {
+  const MassEstimate estimate(job, partition_tokens, candidates, workspace.always, workspace);
+  if (job.settings->top_p_mass > 0) {
+    return estimate.ChooseCovering(job.settings->top_p_mass, wanted);
+  }
+  ChooseBest(wanted, workspace);
+  return estimate.ShareOf(workspace.chosen);
+}
+
+}  // namespace spindle::sparse

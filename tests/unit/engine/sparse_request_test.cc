@@ -1,0 +1,144 @@
+// What requests and the server's defaults together mean for a model.
+#include "engine/sparse_request.h"
+
+#include <limits>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+namespace spindle::engine {
+namespace {
+
+constexpr kv::KvGeometry kModel{
+    .num_layers = 8, .num_kv_heads = 2, .head_dim = 64, .type = DType::kBF16};
+
+absl::StatusOr<SparseDecode> Resolve(const SparseRequest& wishes,
+                                     const SparseRequest& defaults = {}) {
+  return ResolveSparse(wishes, defaults, kModel, 8192);
+}
+
+sparse::SparseSettings SettingsFor(const SparseRequest& wishes,
+                                   const SparseRequest& defaults = {}) {
+  const absl::StatusOr<SparseDecode> decode = Resolve(wishes, defaults);
+  EXPECT_TRUE(decode.ok()) << decode.status();
+  return decode->policy->settings();
+}
+
+TEST(SparseRequestTest, AMassIsLimitedByABudgetOfItsOwnOnly) {
+  EXPECT_EQ(SettingsFor({.algorithm = "shadowkv", .top_p_mass = 0.9}).budget_fraction, 1);
+  EXPECT_EQ(SettingsFor({.algorithm = "shadowkv", .top_p_mass = 0.9}, {.budget_tokens = 64})
+                .budget_fraction,
+            1);
+  const sparse::SparseSettings capped =
+      SettingsFor({.algorithm = "shadowkv", .budget_tokens = 96, .top_p_mass = 0.9});
+  EXPECT_EQ(capped.budget_tokens, 96U);
+  EXPECT_EQ(capped.budget_fraction, 0);
+  // The server's mass under the server's budget, and under the request's.
+  const SparseRequest server{.algorithm = "shadowkv", .budget_tokens = 64, .top_p_mass = 0.8};
+  EXPECT_EQ(SettingsFor({}, server).budget_tokens, 64U);
+  EXPECT_EQ(SettingsFor({.budget_tokens = 32}, server).budget_tokens, 32U);
+  EXPECT_EQ(SettingsFor({.budget_tokens = 32}, server).top_p_mass, 0.8);
+}
+
+TEST(SparseRequestTest, AllOfTheMassIsADenseStep) {
+  const uint32_t never = std::numeric_limits<uint32_t>::max();
+  EXPECT_EQ(SettingsFor({.algorithm = "shadowkv", .top_p_mass = 1}).min_context, never);
+  EXPECT_NE(
+      SettingsFor({.algorithm = "shadowkv", .budget_tokens = 64, .top_p_mass = 1}).min_context,
+      never);
+}
+
+TEST(SparseRequestTest, TheGuardHasADefaultAndNeedsItsFallback) {
+  EXPECT_EQ(SettingsFor({.algorithm = "shadowkv"}).min_mass, 0);
+  EXPECT_EQ(SettingsFor({.algorithm = "shadowkv", .dense_fallback = true}).min_mass, 0.5);
+  EXPECT_EQ(
+      SettingsFor({.algorithm = "shadowkv", .dense_fallback = true, .min_mass = 0.7}).min_mass,
+      0.7);
+  const SparseRequest server{.algorithm = "shadowkv", .dense_fallback = true, .min_mass = 0.6};
+  EXPECT_EQ(SettingsFor({}, server).min_mass, 0.6);
+  EXPECT_EQ(SettingsFor({.dense_fallback = false}, server).min_mass, 0);
+  EXPECT_EQ(SettingsFor({.min_mass = 0.9}, server).min_mass, 0.9);
+  EXPECT_EQ(SettingsFor({.algorithm = "quest"}, server).min_mass, 0);  // it has no estimate
+}
+
+TEST(SparseRequestTest, KnobsAreThoseOfTheAlgorithm) {
+  EXPECT_EQ(SettingsFor({.algorithm = "shadowkv"}).knobs, (std::vector<double>{8, 48}));
+  const SparseRequest wishes{.algorithm = "shadowkv",
+                             .params = {{"outlier_chunks", 8}, {"chunk_size", 8}}};
+  EXPECT_EQ(SettingsFor(wishes).knobs, (std::vector<double>{8, 8}));
+  const SparseRequest server{.algorithm = "shadowkv", .params = {{"outlier_chunks", 2}}};
+  EXPECT_EQ(SettingsFor({}, server).knobs[1], 2);
+  EXPECT_EQ(SettingsFor({.algorithm = "quest"}, server).knobs, (std::vector<double>{16}));
+}
+
+TEST(SparseRequestTest, RefusalsNameTheField) {
+  struct Row {
+    SparseRequest wishes;
+    absl::StatusCode code;
+    const char* begins;
+  };
+
+  const Row rows[] = {
+      {{.algorithm = "nothing"}, absl::StatusCode::kNotFound, "no attention"},
+      {{.algorithm = "quest", .top_p_mass = 0.9},
+       absl::StatusCode::kFailedPrecondition,
+       "top_p_mass "},
+      {{.top_p_mass = 0.9}, absl::StatusCode::kFailedPrecondition, "top_p_mass "},
+      {{.algorithm = "quest", .dense_fallback = true},
+       absl::StatusCode::kFailedPrecondition,
+       "fallback "},
+      {{.algorithm = "shadowkv", .min_mass = 0.5},
+       absl::StatusCode::kFailedPrecondition,
+       "min_mass "},
+      {{.algorithm = "shadowkv", .top_p_mass = 1.5},
+       absl::StatusCode::kInvalidArgument,
+       "top_p_mass "},
+      {{.algorithm = "quest", .reselect_interval = 65},
+       absl::StatusCode::kInvalidArgument,
+       "reselect_interval "},
+      {{.algorithm = "quest", .params = {{"rank", 160}}},
+       absl::StatusCode::kUnimplemented,
+       "params.rank "},
+      {{.algorithm = "quest", .params = {{"page_tokens", 8}}},
+       absl::StatusCode::kInvalidArgument,
+       "params.page_tokens "},
+      {{.algorithm = "shadowkv", .params = {{"outlier_chunks", 1.5}}},
+       absl::StatusCode::kInvalidArgument,
+       "params.outlier_chunks "},
+      {{.algorithm = "dense", .params = {{"page_tokens", 16}}},
+       absl::StatusCode::kUnimplemented,
+       "params.page_tokens "},
+  };
+  for (const Row& row : rows) {
+    const absl::StatusOr<SparseDecode> decode = Resolve(row.wishes);
+    EXPECT_EQ(decode.status().code(), row.code) << row.begins;
+    EXPECT_TRUE(std::string(decode.status().message()).starts_with(row.begins)) << decode.status();
+  }
+}
+
+TEST(SparseRequestTest, WhateverDecidesChoicesIsPartOfTheMethod) {
+  const SparseRequest plain{.algorithm = "shadowkv"};
+  const SparseRequest others[] = {
+      {.algorithm = "shadowkv", .top_p_mass = 0.9},
+      {.algorithm = "shadowkv", .dense_fallback = true},
+      {.algorithm = "shadowkv", .dense_fallback = true, .min_mass = 0.6},
+      {.algorithm = "shadowkv", .reselect_interval = 2},
+      {.algorithm = "shadowkv", .params = {{"outlier_chunks", 47}}},
+  };
+  std::vector<MethodDigest> methods = {Resolve(plain)->method};
+  for (const SparseRequest& other : others) {
+    methods.push_back(Resolve(other)->method);
+  }
+  for (size_t i = 0; i < methods.size(); ++i) {
+    for (size_t j = 0; j < i; ++j) {
+      EXPECT_NE(methods[i], methods[j]) << i << " " << j;
+    }
+  }
+  SparseRequest with_statistics = plain;
+  with_statistics.estimates_mass = true;
+  EXPECT_EQ(Resolve(with_statistics)->method, methods[0]);
+}
+
+}  // namespace
+}  // namespace spindle::engine
