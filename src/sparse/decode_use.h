@@ -17,7 +17,8 @@ struct DecodeUse {
   double share_sum = 0;        // of sparse rows
   double share_min = 1;
   double share_max = 0;
-  double last_share = 0;  // of the last row; 0: it attended to everything
+  double last_share = 0;     // of the last row; 0: it attended to everything
+  double estimated_sum = 0;  // of sparse rows: the share that was estimated instead
   bool last_fell_back = false;
   // The estimated mass of a row is the mean, over its sparse layers and KV heads, of the share of
   // attention mass on what is attended, of the query head that has least.
@@ -27,7 +28,7 @@ struct DecodeUse {
   double last_mass = 0;  // 0: the last row has none
 
   // `mass`: NaN without an estimate.
-  void AddSparseRow(double share, double mass, bool fell_back) {
+  void AddSparseRow(double share, double estimated_share, double mass, bool fell_back) {
     ++sparse_rows;
     fallback_rows += fell_back ? 1U : 0U;
     last_fell_back = fell_back;
@@ -39,6 +40,7 @@ struct DecodeUse {
       last_mass = mass;
     }
     last_share = share;
+    estimated_sum += estimated_share;
     share_sum += share;
     share_min = std::min(share_min, share);
     share_max = std::max(share_max, share);
@@ -56,6 +58,7 @@ struct DecodeUse {
     fallback_rows += other.fallback_rows;
     dense_rows += other.dense_rows;
     share_sum += other.share_sum;
+    estimated_sum += other.estimated_sum;
     share_min = std::min(share_min, other.share_min);
     share_max = std::max(share_max, other.share_max);
     mass_rows += other.mass_rows;

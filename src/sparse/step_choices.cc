@@ -178,7 +178,7 @@ void StepChoices::FallBack(LayerIdx layer, StepUse* use) {
       if (is_dense_[i]) {
         use->RecordFallback(i, job.num_tokens());
       } else {
-        use->Record(i, choice.CountAttended(), double{choice.mass});
+        use->Record(i, choice);
       }
     }
     all_dense_ = all_dense_ && is_dense_[i];

@@ -30,7 +30,9 @@ void StepUse::EndStep() {
       const JobUse& use = jobs_use_[i];
       if (use.num_layers > 0) {
         const auto num_choices = static_cast<double>(use.num_layers) * num_kv_heads_;
-        rows.use->AddSparseRow(static_cast<double>(use.tokens) / (num_choices * job.num_tokens()),
+        const double num_tokens = num_choices * job.num_tokens();
+        rows.use->AddSparseRow(static_cast<double>(use.tokens) / num_tokens,
+                               static_cast<double>(use.estimated_tokens) / num_tokens,
                                use.mass / num_choices,
                                use.fell_back);
       } else if (job.num_tokens() > rows.decode_begin) {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "sparse/selection.h"
 #include "sparse/step_jobs.h"
 
 namespace spindle::sparse {
@@ -13,15 +14,15 @@ class StepUse {
  public:
   void BeginStep(const StepJobs& jobs, uint32_t num_kv_heads);
 
-  // Of the layer in progress: `tokens` live ones are attended, with so much mass; NaN: not known.
-  void Record(size_t job, uint32_t tokens, double mass) {
-    jobs_use_[job].tokens += tokens;
-    jobs_use_[job].mass += mass;
+  // Of the layer in progress: what one KV head attends to.
+  void Record(size_t job, const Selection& choice) {
+    Add(job, choice.CountAttended(), double{choice.mass});
+    jobs_use_[job].estimated_tokens += choice.estimated_tokens;
   }
 
   // All `tokens` of the context are, since the estimate of the layer was too small.
   void RecordFallback(size_t job, uint32_t tokens) {
-    Record(job, tokens, 1);
+    Add(job, tokens, 1);
     jobs_use_[job].fell_back = true;
   }
 
@@ -34,10 +35,17 @@ class StepUse {
   // Of one job, over layers and heads.
   struct JobUse {
     uint64_t tokens = 0;
+    uint64_t estimated_tokens = 0;
     double mass = 0;
     uint32_t num_layers = 0;  // sparse ones so far
     bool fell_back = false;
   };
+
+  // With so much mass; NaN: not known.
+  void Add(size_t job, uint32_t tokens, double mass) {
+    jobs_use_[job].tokens += tokens;
+    jobs_use_[job].mass += mass;
+  }
 
   const StepJobs* jobs_ = nullptr;
   uint32_t num_kv_heads_ = 0;

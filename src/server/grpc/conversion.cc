@@ -332,6 +332,7 @@ void ToSparseUse(const engine::RequestStats& from, v1::SparseUse* to) {
   to->set_attended_fraction_mean(chose ? use.share_sum / use.sparse_rows : 1);
   to->set_attended_fraction_min(chose ? use.share_min : 1);
   to->set_attended_fraction_max(chose ? use.share_max : 1);
+  to->set_estimated_fraction_mean(chose ? use.estimated_sum / use.sparse_rows : 0);
   if (use.mass_rows > 0) {
     to->set_est_mass_mean(use.mass_sum / use.mass_rows);
     to->set_est_mass_min(use.mass_min);

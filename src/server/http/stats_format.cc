@@ -56,7 +56,7 @@ void AppendSparse(const engine::RequestStats& stats, std::string* out) {
   AppendShare("attended_fraction_mean", chose ? use.share_sum / use.sparse_rows : 1, out);
   AppendShare("attended_fraction_min", chose ? use.share_min : 1, out);
   AppendShare("attended_fraction_max", chose ? use.share_max : 1, out);
-  AppendCount("estimated_fraction_mean", 0, out);
+  AppendShare("estimated_fraction_mean", chose ? use.estimated_sum / use.sparse_rows : 0, out);
   if (use.mass_rows > 0) {
     AppendShare("est_mass_mean", use.mass_sum / use.mass_rows, out);
     AppendShare("est_mass_min", use.mass_min, out);

@@ -16,6 +16,9 @@
 namespace spindle::sparse {
 namespace {
 
+// Of the algorithm's knobs.
+constexpr size_t kEstimatedShareKnob = 2;
+
 constexpr auto kTokens = static_cast<uint32_t>(kSegmentTokens);
 constexpr uint32_t kClusters = ClusterIndex::kClusters;
 static_assert(kTokens == kernels::kMaxSegmentTokens &&
@@ -33,8 +36,12 @@ uint32_t CountSegments(const SelectJob& job) {
 // Choice of clusters for one row. Bit j of word i: cluster j of segment i.
 class ZoneChoice {
  public:
-  ZoneChoice(const SelectJob& job, uint32_t num_segments, SelectWorkspace& workspace)
+  ZoneChoice(const SelectJob& job,
+             double estimated_share,
+             uint32_t num_segments,
+             SelectWorkspace& workspace)
       : job_(job),
+        estimated_share_(estimated_share),
         layout_{job.head_dim},
         num_segments_(num_segments),
         num_places_(num_segments * kClusters),
@@ -129,8 +136,8 @@ class ZoneChoice {
 
   // The clusters next in rank.
   void Estimate(uint32_t num_retrieved, Selection* out) {
-    const auto wanted = static_cast<uint32_t>(
-        std::lround(RetroInferAlgorithm::kEstimatedShare * static_cast<double>(num_clusters_)));
+    const auto wanted =
+        static_cast<uint32_t>(std::lround(estimated_share_ * static_cast<double>(num_clusters_)));
     const uint32_t num_estimated = std::min(wanted, num_clusters_ - num_retrieved);
     if (num_estimated == 0) {
       return;
@@ -161,6 +168,7 @@ class ZoneChoice {
   }
 
   const SelectJob& job_;
+  const double estimated_share_;  // of clusters
   const ClusterIndex layout_;
   const uint32_t num_segments_;
   const uint32_t num_places_;  // of clusters, taken or not
@@ -184,7 +192,7 @@ std::span<const Knob> RetroInferAlgorithm::knobs() const {
   static constexpr Knob kKnobs[] = {
       {"tokens_per_cluster", kClusterTokens, kClusterTokens, kClusterTokens},
       {"segment_tokens", kTokens, kTokens, kTokens},
-      {"estimation_fraction", kEstimatedShare, kEstimatedShare, kEstimatedShare, false},
+      {"estimation_fraction", 0, 1, kEstimatedShare, false},
   };
   return kKnobs;
 }
@@ -240,7 +248,7 @@ void RetroInferAlgorithm::Select(const SelectJob& job,
     AppendAllTiles(num_tokens, &out->tiles);
     return;
   }
-  ZoneChoice zones(job, num_segments, workspace);
+  ZoneChoice zones(job, KnobOf(*job.settings, kEstimatedShareKnob), num_segments, workspace);
   if (zones.TakesAll() && !job.settings->always_ranks) {
     AppendAllTiles(num_tokens, &out->tiles);
     return;

@@ -20,7 +20,7 @@ class RetroInferAlgorithm final : public SparseAlgorithm {
   static constexpr uint32_t kSinkTokens = 16;
   static constexpr uint32_t kLeastRecentTokens = 64;
   static constexpr uint32_t kIterations = 5;
-  // Of all clusters, that are estimated.
+  // Of all clusters, that are estimated unless a request says otherwise.
   static constexpr double kEstimatedShare = 0.232;
 
   [[nodiscard]] std::string_view name() const override { return "retroinfer"; }

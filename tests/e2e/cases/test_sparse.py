@@ -56,6 +56,8 @@ class SparseTest(unittest.TestCase):
             self.assertGreater(stats["attended_fraction_min"], 128 / context)
             self.assertLessEqual(stats["attended_fraction_min"], stats["attended_fraction_mean"])
             self.assertLessEqual(stats["attended_fraction_mean"], stats["attended_fraction_max"])
+            estimated = stats["estimated_fraction_mean"]
+            self.assertTrue(0.1 < estimated < 0.35 if algorithm == "retroinfer" else estimated == 0, (algorithm, estimated))
             self.assertNotEqual((answer["choices"][0]["text"], answer["choices"][0]["logprobs"]), self.dense)
             after = self.server.metric_sum("spindle_sparse_steps_total", algorithm=algorithm, kind="sparse")
             self.assertEqual(after - before, 23)  # the first token comes from the prompt's last row
@@ -107,6 +109,7 @@ class SparseTest(unittest.TestCase):
             ({"algorithm": "quest", "params": {"nonsense": 1}}, "unknown_parameter"),
             ({"algorithm": "quest", "budget": 5}, "unknown_parameter"),
             ({"algorithm": "retroinfer", "sink_tokens": 17}, "invalid_value"),
+            ({"algorithm": "retroinfer", "params": {"estimation_fraction": 1.5}}, "invalid_value"),
         ]
         for sparse, code in cases:
             response = self.server.post("/v1/completions", {"model": "smol", "prompt": "hi", "max_tokens": 1, "spindle": {"sparse": sparse}})
