@@ -8,6 +8,7 @@
 #include "kernels/api/attention.h"
 #include "kernels/api/cluster.h"
 #include "kernels/api/exec.h"
+#include "kernels/api/gate.h"
 #include "kernels/api/gemm.h"
 #include "kernels/api/index.h"
 #include "kernels/api/logits.h"
@@ -72,6 +73,9 @@
   uint32_t SelectWithin(const SelectWithinArgs& args);  \
   int ClusterKeys(const ClusterArgs& args);             \
   void EstimateClusters(const EstimateArgs& args);      \
+  int PoolKeys(const PoolKeysArgs& args);               \
+  int Unrotate(const UnrotateArgs& args);               \
+  int Project(const ProjectArgs& args);                 \
   }
 
 SPINDLE_DECLARE_WEIGHT_AND_ROW_KERNELS(reference)

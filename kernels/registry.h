@@ -10,6 +10,7 @@
 #include "kernels/api/attention.h"
 #include "kernels/api/cluster.h"
 #include "kernels/api/exec.h"
+#include "kernels/api/gate.h"
 #include "kernels/api/gemm.h"
 #include "kernels/api/index.h"
 #include "kernels/api/logits.h"
@@ -88,6 +89,9 @@ struct KernelTable {
   uint32_t (*select_within)(const SelectWithinArgs& args);
   int (*cluster_keys)(const ClusterArgs& args);
   void (*estimate_clusters)(const EstimateArgs& args);
+  int (*pool_keys)(const PoolKeysArgs& args);
+  int (*unrotate)(const UnrotateArgs& args);
+  int (*project)(const ProjectArgs& args);
 
   // Cache of the fast tier. REQUIRES: `out` has room for args.num_wanted slots. Equal in all
   // tables.

@@ -19,7 +19,8 @@
   .key_bounds = isa::KeyBounds, .key_mean = isa::KeyMean,                       \
   .score_partitions = isa::ScorePartitions, .reduce_scores = isa::ReduceScores, \
   .select_best = isa::SelectBest, .select_within = isa::SelectWithin,           \
-  .cluster_keys = isa::ClusterKeys, .estimate_clusters = isa::EstimateClusters
+  .cluster_keys = isa::ClusterKeys, .estimate_clusters = isa::EstimateClusters, \
+  .pool_keys = isa::PoolKeys, .unrotate = isa::Unrotate, .project = isa::Project
 
 namespace spindle::kernels {
 
