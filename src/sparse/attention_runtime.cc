@@ -139,7 +139,7 @@ absl::Status AttentionRuntime::Attend(const AttendArgs& args) {
   }
   SPINDLE_RETURN_IF_ERROR(impl.Check(args));
   SPINDLE_RETURN_IF_ERROR(impl.RotateAndAppend(args));
-  SPINDLE_RETURN_IF_ERROR(impl.indexes.Build(args.layer));
+  SPINDLE_RETURN_IF_ERROR(impl.indexes.Build(args.layer, *args.spec));
   const float* const q = impl.q.As<float>().data();
   const size_t q_stride = size_t{args.spec->num_q_heads} * args.spec->head_dim;
   SPINDLE_RETURN_IF_ERROR(impl.choices.Choose({.layer = args.layer,

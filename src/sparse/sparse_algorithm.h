@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "absl/status/status.h"
+#include "base/hash.h"
 #include "base/ids.h"
 #include "base/prefix_key.h"
 #include "kernels/api/index.h"
@@ -21,6 +22,7 @@
 #include "sparse/selection.h"
 #include "sparse/sparse_settings.h"
 #include "sparse/stored_keys.h"
+#include "tensor/attention_spec.h"
 
 namespace spindle::sparse {
 
@@ -47,6 +49,7 @@ struct SelectJob {
   float scale = 0.0F;    // of q·k
   float softcap = 0.0F;  // of scaled scores; 0: none
   IndexView index = {};
+  const tensor::AttentionSpec* spec = nullptr;  // of the layer: how queries and keys were rotated
   // Of all tokens, where the share of the choice is asked for; else null. Only for that.
   const StoredKeys* keys = nullptr;
 
@@ -59,7 +62,11 @@ struct IndexJob {
   kernels::StripeKeys keys;
   uint32_t lane_begin;
   uint32_t lane_end;
-  uint8_t* index;  // [index_bytes] of the stripe, layer and head; 16-byte aligned
+  uint8_t* index;               // [index_bytes] of the stripe, layer and head; 16-byte aligned
+  uint32_t first_position = 0;  // of lane 0
+  LayerIdx layer{};
+  KvHeadIdx head{};
+  const tensor::AttentionSpec* spec = nullptr;  // of the layer: how keys were rotated
 };
 
 // A complete segment of one layer and KV head.
@@ -121,6 +128,9 @@ class SparseAlgorithm {
   [[nodiscard]] virtual bool mass_estimate() const { return false; }
 
   [[nodiscard]] virtual IndexUnit index_unit() const { return IndexUnit::kStripe; }
+
+  // Beside the settings, what decides its choices: trained weights. Zeros: nothing.
+  [[nodiscard]] virtual Digest fingerprint() const { return {}; }
 
   // Index bytes of a unit, per layer and KV head: a multiple of 16. 0: no index.
   [[nodiscard]] virtual uint32_t index_bytes(const kv::KvGeometry& geometry) const = 0;

@@ -104,6 +104,7 @@ void StepChoices::Select(const ChoiceQueries& queries,
       .scale = spec.scale,
       .softcap = spec.softcap,
       .index = queries.indexes->ViewOf(job.sequence, queries.layer, kv_head),
+      .spec = queries.spec,
       .keys = estimates ? &keys : nullptr,
   };
   Selection& selection = Of(job_idx, head);

@@ -114,7 +114,14 @@ absl::Status StepIndexes::AddStripes(const SequenceRows& rows) {
     if (built < lane_end) {
       SPINDLE_RETURN_IF_ERROR(store->Cover(slot));
       stripe_work_.push_back(
-          {&algorithm, store, view.stripes[i], slot, generation, built, lane_end});
+          {&algorithm,
+                              store,
+                              view.stripes[i],
+                              i * static_cast<uint32_t>(kStripeTokens),
+                              slot,
+                              generation,
+                              built,
+                              lane_end});
       // From now on, so that another sequence of the step leaves it alone.
       store->SetBuiltLanes(slot, generation, lane_end);
     }
@@ -124,14 +131,14 @@ absl::Status StepIndexes::AddStripes(const SequenceRows& rows) {
   return absl::OkStatus();
 }
 
-absl::Status StepIndexes::Build(LayerIdx layer) {
+absl::Status StepIndexes::Build(LayerIdx layer, const tensor::AttentionSpec& spec) {
   const uint32_t num_heads = kv_.geometry().num_kv_heads;
   const auto num_stripes = static_cast<uint32_t>(stripe_work_.size());
   const auto num_units = num_stripes + static_cast<uint32_t>(segment_work_.size());
   return pool_.Run(num_units * num_heads, 1, [&](kernels::WorkRange range, kernels::Exec* exec) {
     for (uint32_t i = range.begin; i < range.end; ++i) {
       const uint32_t unit = i / num_heads;
-      const int code = unit < num_stripes ? BuildHead(stripe_work_[unit], layer, i % num_heads)
+      const int code = unit < num_stripes ? BuildHead(stripe_work_[unit], layer, spec, i % num_heads)
                                           : BuildHead(segment_work_[unit - num_stripes],
                                                       layer,
                                                       i % num_heads,
@@ -160,7 +167,10 @@ int StepIndexes::BuildHead(const SegmentWork& work,
   return work.algorithm->BuildSegment(segment, workspace);
 }
 
-int StepIndexes::BuildHead(const StripeWork& job, LayerIdx layer, uint32_t head) const {
+int StepIndexes::BuildHead(const StripeWork& job,
+                           LayerIdx layer,
+                           const tensor::AttentionSpec& spec,
+                           uint32_t head) const {
   const kv::KvGeometry& geometry = kv_.geometry();
   const IndexJob index{
       .keys = {.k = job.stripe + geometry.row_offset(layer.value(), 0) +
@@ -172,6 +182,10 @@ int StepIndexes::BuildHead(const StripeWork& job, LayerIdx layer, uint32_t head)
       .lane_begin = job.lane_begin,
       .lane_end = job.lane_end,
       .index = job.store->Data(job.slot) + job.store->Offset(layer.value(), head),
+      .first_position = job.first_position,
+      .layer = layer,
+      .head = KvHeadIdx(static_cast<uint16_t>(head)),
+      .spec = &spec,
   };
   return job.algorithm->BuildIndex(index, kernels_);
 }

@@ -16,6 +16,7 @@
 #include "sparse/index_store.h"
 #include "sparse/segment_index_store.h"
 #include "sparse/sequence_rows.h"
+#include "tensor/attention_spec.h"
 
 namespace spindle::sparse {
 
@@ -30,7 +31,7 @@ class StepIndexes {
   [[nodiscard]] absl::Status BeginStep(std::span<const SequenceRows> rows);
 
   // The rows' keys of the layer are in the store. ERRORS: those of kernels.
-  [[nodiscard]] absl::Status Build(LayerIdx layer);
+  [[nodiscard]] absl::Status Build(LayerIdx layer, const tensor::AttentionSpec& spec);
 
   // Every layer was built. Without it the next step begins with what this one has left out.
   void EndStep() {
@@ -50,6 +51,7 @@ class StepIndexes {
     const SparseAlgorithm* algorithm;
     IndexStore* store;
     const uint8_t* stripe;
+    uint32_t first_position;
     uint32_t slot;
     uint32_t generation;
     uint32_t lane_begin;
@@ -79,7 +81,10 @@ class StepIndexes {
   [[nodiscard]] absl::Status Add(const SequenceRows& rows);
   [[nodiscard]] absl::Status AddStripes(const SequenceRows& rows);
   [[nodiscard]] absl::Status AddSegments(const SequenceRows& rows);
-  int BuildHead(const StripeWork& work, LayerIdx layer, uint32_t head) const;
+  int BuildHead(const StripeWork& work,
+                LayerIdx layer,
+                const tensor::AttentionSpec& spec,
+                uint32_t head) const;
   int BuildHead(const SegmentWork& work,
                 LayerIdx layer,
                 uint32_t head,

@@ -72,18 +72,19 @@ class Capture:
         self.positions = (length // 2 + order).sort().values
 
     def _on_queries(self, module, inputs, output):
-        q = output.view(-1, self.kv_heads, self.group, self.head_dim)
+        q = output.float().view(-1, self.kv_heads, self.group, self.head_dim)
         self.rows = q[self.positions]
         self._reduce_if_complete()
 
     def _on_keys(self, module, inputs, output):
-        self.keys = output.view(-1, self.kv_heads, self.head_dim)
+        self.keys = output.float().view(-1, self.kv_heads, self.head_dim)
         self._reduce_if_complete()
 
     def _reduce_if_complete(self):
         if self.rows is None or self.keys is None:
             return
-        labels, mass = self._targets()
+        with torch.autocast("cpu", enabled=False):
+            labels, mass = self._targets()
         self.queries.append(self.rows.half())
         self.features.append(gate_math.pool(self.keys, self.block).float())
         self.labels.append(labels.half())
@@ -133,7 +134,9 @@ def collect(args):
                 continue
             # Rows depend on the window alone, so that an interrupted run goes on as if it had not been.
             capture.begin(len(tokens), torch.Generator().manual_seed(args.seed * 1_000_003 + i))
-            model.model(tokens[None], use_cache=False)
+            # Products in bf16, as the server has them.
+            with torch.autocast("cpu", torch.bfloat16):
+                model.model(tokens[None], use_cache=False)
             partial = path.with_suffix(".part")
             save_file(capture.tensors(), partial)
             partial.rename(path)

@@ -22,10 +22,12 @@ class SelectionRig {
   SelectionRig(const SparseAlgorithm& algorithm,
                const kernels::KernelTable& kernels,
                uint32_t head_dim,
-               DType type)
+               DType type,
+               const tensor::AttentionSpec* spec = nullptr)
       : algorithm_(algorithm),
         workspace_(kernels),
         geometry_{1, 1, head_dim, type},
+        spec_(spec),
         scratch_(platform::AlignedBuffer::Allocate(kernels::kScratchBytes).value()) {
     workspace_.exec = &exec_;
   }
@@ -51,7 +53,9 @@ class SelectionRig {
       const IndexJob job{.keys = KeysOf(stripe),
                          .lane_begin = std::max(begin, first) - first,
                          .lane_end = std::min(num_tokens_ - first, 64U),
-                         .index = reinterpret_cast<uint8_t*>(index_[stripe].data())};
+                         .index = reinterpret_cast<uint8_t*>(index_[stripe].data()),
+                         .first_position = first,
+                         .spec = spec_};
       ASSERT_EQ(algorithm_.BuildIndex(job, workspace_.kernels), kernels::kOk);
     }
   }
@@ -86,6 +90,7 @@ class SelectionRig {
                        .head_dim = geometry_.head_dim,
                        .scale = scale,
                        .index = {.stripes = blobs, .offset = 0},
+                       .spec = spec_,
                        .keys = settings.NeedsMass() ? &keys : nullptr},
                       workspace_,
                       &selection);
@@ -138,6 +143,7 @@ class SelectionRig {
   const SparseAlgorithm& algorithm_;
   SelectWorkspace workspace_;
   const kv::KvGeometry geometry_;
+  const tensor::AttentionSpec* const spec_;
   platform::AlignedBuffer scratch_;
   kernels::Exec exec_{scratch_.data(), kernels::kScratchBytes, 0, nullptr};
   uint32_t num_tokens_ = 0;

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <cstring>
 #include <memory>
+#include <random>
+#include <string_view>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -11,7 +13,9 @@
 #include "attention_rig.h"
 #include "base/prefix_key.h"
 #include "mean_key/mean_key_algorithm.h"
+#include "seer_support.h"
 #include "sparse/algorithm_registry.h"
+#include "sparse/seer_r/seer_algorithm.h"
 
 namespace spindle::sparse {
 namespace {
@@ -26,9 +30,27 @@ constexpr uint32_t kQueryHeads = 6;
 constexpr uint32_t kSteps = 20;
 #endif
 
-// That of the build, or the example of docs/add-an-algorithm.md.
+constexpr uint32_t kLayers = 2;
+constexpr uint32_t kKvHeads = 2;
+
+// seer_r comes with weights: random ones.
+std::shared_ptr<const SparseAlgorithm> RandomSeer() {
+  static const std::shared_ptr<const SparseAlgorithm> seer = [] {
+    std::mt19937 rng(7);
+    return std::make_shared<SeerAlgorithm>(
+        RandomGates({.num_layers = kLayers, .num_kv_heads = kKvHeads, .group = kQueryHeads / 2},
+                    rng),
+        AttentionRig::kMaxPositions);
+  }();
+  return seer;
+}
+
+// That of the build, the example of docs/add-an-algorithm.md, or one with weights.
 std::shared_ptr<const SparseAlgorithm> AlgorithmOf(std::string_view name) {
   static const auto kExample = std::make_shared<const MeanKeyAlgorithm>();
+  if (name == "seer_r") {
+    return RandomSeer();
+  }
   return name == kExample->name() ? kExample : FindAlgorithm(name);
 }
 
@@ -58,9 +80,9 @@ class SparseDecodeTest : public ::testing::TestWithParam<const char*> {
  protected:
   static RigOptions Options() {
     return {.table = kernels::BestKernels()->name.data(),
-            .num_layers = 2,
+            .num_layers = kLayers,
             .num_q_heads = kQueryHeads,
-            .num_kv_heads = 2,
+            .num_kv_heads = kKvHeads,
             .num_threads = 2,
             .num_stripes = 80};
   }
@@ -253,7 +275,7 @@ TEST_P(SparseDecodeTest, DenseLayersAndShortContextsAreDense) {
 INSTANTIATE_TEST_SUITE_P(
     Algorithms,
     SparseDecodeTest,
-    ::testing::Values("dense", "streaming", "quest", "shadowkv", "retroinfer", "mean_key"));
+    ::testing::Values("dense", "streaming", "quest", "shadowkv", "retroinfer", "seer_r", "mean_key"));
 
 }  // namespace
 }  // namespace spindle::sparse
