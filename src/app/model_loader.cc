@@ -14,7 +14,9 @@
 #include "kernels/registry.h"
 #include "kv/kv_tiers.h"
 #include "model/config_reader.h"
+#include "model/sparse_gates.h"
 #include "platform/compute_pool.h"
+#include "sparse/seer_r/seer_algorithm.h"
 #include "sparse/selected_pages.h"
 
 namespace spindle::app {
@@ -161,16 +163,17 @@ absl::StatusOr<kv::KvTiers> MakeTiers(const config::LoadOptions& options,
 absl::Status CheckMemory(const config::LoadOptions& options,
                          const config::FrontEndOptions* front_ends,
                          const formats::ModelFile& file,
+                         const model::ModelConfig& shape,
+                         const sparse::AlgorithmSet& algorithms,
                          const kernels::KernelTable& kernels) {
-  SPINDLE_ASSIGN_OR_RETURN(model::ModelConfig shape, model::ReadConfig(file));
-  SPINDLE_RETURN_IF_ERROR(model::ApplyOptions(options.model, &shape));
   const uint64_t available = platform::AvailableMemoryBytes();
   const config::MemoryPlan plan =
       config::PlanServing(options,
                           shape,
                           model::EstimateWeightBytes(file, options.model.mode, kernels),
                           platform::TotalMemoryBytes(),
-                          front_ends);
+                          front_ends,
+                          algorithms);
   std::vector<std::string> names;  // outlive the fields
   for (const config::MemoryPart& part : plan.parts()) {
     names.push_back(part.name);
@@ -212,6 +215,24 @@ ResolvedOptions Resolve(const config::LoadOptions& options,
 
 }  // namespace
 
+absl::StatusOr<sparse::AlgorithmSet> LoadAlgorithms(const config::LoadOptions& options,
+                                                    const formats::ModelFile& file,
+                                                    const model::ModelConfig& shape) {
+  sparse::AlgorithmSet algorithms;
+  const std::string path = options.sparse_gates.empty() ? model::FindGatesBeside(options.model_path)
+                                                        : options.sparse_gates;
+  if (path.empty()) {
+    return algorithms;
+  }
+  SPINDLE_ASSIGN_OR_RETURN(sparse::SeerGates gates, model::LoadSeerGates(path, file, shape));
+  log::Info(
+      "sparse_gates_loaded",
+      {{"path", path}, {"width", gates.width}, {"weights", config::HumanBytes(gates.bytes())}});
+  algorithms.Add(
+      std::make_shared<const sparse::SeerAlgorithm>(std::move(gates), shape.max_model_len));
+  return algorithms;
+}
+
 absl::StatusOr<LoadResult> LoadModel(const config::LoadOptions& options,
                                      const config::FrontEndOptions* front_ends,
                                      metrics::Registry& registry,
@@ -224,9 +245,13 @@ absl::StatusOr<LoadResult> LoadModel(const config::LoadOptions& options,
       const std::shared_ptr<const formats::ModelFile> file,  // shared with the model
 
       formats::ModelFile::Open(options.model_path));
-  SPINDLE_RETURN_IF_ERROR(CheckMemory(options, front_ends, *file, *kernels));
   LoadResult result;
   serving::LoadedModel& loaded = result.model;
+  SPINDLE_ASSIGN_OR_RETURN(model::ModelConfig planned, model::ReadConfig(*file));
+  SPINDLE_RETURN_IF_ERROR(model::ApplyOptions(options.model, &planned));
+  SPINDLE_ASSIGN_OR_RETURN(loaded.algorithms, LoadAlgorithms(options, *file, planned));
+  SPINDLE_RETURN_IF_ERROR(
+      CheckMemory(options, front_ends, *file, planned, loaded.algorithms, *kernels));
   SPINDLE_ASSIGN_OR_RETURN(loaded.tokenizer, LoadTokenizer(*file, options.tokenizer_path));
   SPINDLE_ASSIGN_OR_RETURN(loaded.chat_template,
                            LoadChatTemplate(*file, *loaded.tokenizer, options.chat_template));
@@ -259,15 +284,22 @@ absl::StatusOr<LoadResult> LoadModel(const config::LoadOptions& options,
   ReadSamplingDefaults(*file, &loaded);
   result.resolved = Resolve(options, loaded, tiers, pool->num_workers(), shape.max_model_len);
   engine::EngineOptions engine_options = config::ResolveEngineOptions(options, shape.max_model_len);
+  engine_options.algorithms = loaded.algorithms;
   for (const engine::SparseRequest& preset : options.served_presets) {
     SPINDLE_RETURN_IF_ERROR(
-        engine::ResolveSparse({}, preset, tiers.host->geometry(), shape.max_model_len).status());
+        engine::ResolveSparse(
+            {}, preset, tiers.host->geometry(), shape.max_model_len, loaded.algorithms)
+            .status());
   }
   if (options.selection.profile.empty()) {
     SPINDLE_ASSIGN_OR_RETURN(
         engine_options.decode,
         engine::ResolveSparse(
-            {}, config::SparseDefaults(options), tiers.host->geometry(), shape.max_model_len));
+            {},
+            config::SparseDefaults(options),
+            tiers.host->geometry(),
+            shape.max_model_len,
+            loaded.algorithms));
   } else {
     SPINDLE_ASSIGN_OR_RETURN(
         engine_options.decode,

@@ -14,6 +14,7 @@
 #include "kv/disk/disk_options.h"
 #include "metrics/metrics.h"
 #include "serving/completion_service.h"
+#include "sparse/algorithm_set.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
 
@@ -30,6 +31,12 @@ absl::StatusOr<std::unique_ptr<text::ChatTemplate>> LoadChatTemplate(
     const formats::ModelFile& file,
     const text::Tokenizer& tokenizer,
     const std::string& override_template);
+
+// The algorithms of the build, and those that have weights for the model: gates that the options
+// name or that lie beside it. ERRORS: those of model::LoadSeerGates.
+absl::StatusOr<sparse::AlgorithmSet> LoadAlgorithms(const config::LoadOptions& options,
+                                                    const formats::ModelFile& file,
+                                                    const model::ModelConfig& shape);
 
 struct LoadResult {
   serving::LoadedModel model;

@@ -135,7 +135,8 @@ void AddSparseOptions(OptionTable& table, LoadOptions& options) {
                              {"streaming", "streaming"},
                              {"quest", "quest"},
                              {"shadowkv", "shadowkv"},
-                             {"retroinfer", "retroinfer"}},
+                             {"retroinfer", "retroinfer"},
+                             {"seer_r", "seer_r"}},
                             "how generated tokens attend to the context, unless a request says; "
                             "auto: as the preset says, "
                             "else dense");
@@ -148,6 +149,18 @@ void AddSparseOptions(OptionTable& table, LoadOptions& options) {
                return absl::OkStatus();
              },
              .show = [&options]() -> OptionValue { return options.sparse_preset_path; }});
+  table.Add({.name = "sparse-gates",
+             .value_name = "FILE",
+             .help = "trained gates of the algorithm seer_r for this model",
+             .shown_default = "*.gates.safetensors beside the model, if there",
+             .apply = [&options](const std::vector<std::string>& values) -> absl::Status {
+               options.sparse_gates = values.front();
+               return absl::OkStatus();
+             },
+             .show = [&options]() -> OptionValue {
+               return options.sparse_gates.empty() ? OptionValue()
+                                                   : OptionValue(options.sparse_gates);
+             }});
   constexpr uint32_t kMaxTokens = 1U << 30;
   table
       .OptionalUint32("sparse-budget",

@@ -40,13 +40,14 @@ constexpr uint64_t kFrameTableBytes = 8;
 void PlanKv(const LoadOptions& options,
             const model::ModelConfig& model,
             uint64_t total_memory_bytes,
+            const sparse::AlgorithmSet& algorithms,
             MemoryPlan* plan) {
   const kv::KvGeometry geometry = GeometryOf(options, model);
   const uint64_t host_bytes = ResolveHostBytes(options, model, total_memory_bytes);
   plan->Add("KV in host memory", host_bytes, "--kv-host-bytes");
   plan->Add("index of the host tier", kv::HostIndexBytes(geometry, host_bytes), "--kv-host-bytes");
   plan->Add("indexes of sparse attention",
-            sparse::AllIndexBytes(geometry, host_bytes / geometry.stripe_bytes()),
+            sparse::AllIndexBytes(geometry, host_bytes / geometry.stripe_bytes(), algorithms),
             "--kv-host-bytes");
   if (const uint64_t fast_bytes = ResolveFastBytes(options, model, total_memory_bytes);
       fast_bytes != 0) {
@@ -197,13 +198,17 @@ MemoryPlan PlanServing(const LoadOptions& options,
                        const model::ModelConfig& model,
                        uint64_t weight_bytes,
                        uint64_t total_memory_bytes,
-                       const FrontEndOptions* front_ends) {
+                       const FrontEndOptions* front_ends,
+                       const sparse::AlgorithmSet& algorithms) {
   const engine::EngineOptions engine = ResolveEngineOptions(options, model.max_model_len);
   const uint32_t max_choices = front_ends == nullptr ? 1 : front_ends->max_choices;
   const engine::RequestBounds requests = engine::RequestBoundsOf(engine, model.max_model_len);
   MemoryPlan plan;
   plan.Add("weights", weight_bytes);
-  PlanKv(options, model, total_memory_bytes, &plan);
+  if (const uint64_t gates = sparse::AllWeightBytes(algorithms); gates != 0) {
+    plan.Add("weights of sparse attention", gates, "--sparse-gates");
+  }
+  PlanKv(options, model, total_memory_bytes, algorithms, &plan);
   PlanModel(options, model, &plan);
   // The engine's part, and the transport's prompts and objects.
   plan.Add("requests",

@@ -13,6 +13,7 @@
 #include "server/grpc/grpc_options.h"
 #include "server/http/http_options.h"
 #include "serving/serving_options.h"
+#include "sparse/algorithm_set.h"
 
 namespace spindle::config {
 
@@ -76,11 +77,13 @@ struct FrontEndOptions {
                                          uint64_t fast_bytes);
 
 // All bounds of serving `model` with `weight_bytes` of weights. `front_ends` null: none (chat).
+// `algorithms`: those that requests may name.
 [[nodiscard]] MemoryPlan PlanServing(const LoadOptions& options,
                                      const model::ModelConfig& model,
                                      uint64_t weight_bytes,
                                      uint64_t total_memory_bytes,
-                                     const FrontEndOptions* front_ends);
+                                     const FrontEndOptions* front_ends,
+                                     const sparse::AlgorithmSet& algorithms = {});
 
 // "1.5 GiB".
 [[nodiscard]] std::string HumanBytes(uint64_t bytes);

@@ -1,4 +1,4 @@
-// What this build's attention algorithms are, for those who list and accept them: taken from the
+// What a model's attention algorithms are, for those who list and accept them: taken from the
 // algorithms themselves. Thread-safety: thread-safe.
 #pragma once
 
@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "sparse/sparse_algorithm.h"
+#include "sparse/algorithm_set.h"
 
 namespace spindle::engine {
 
@@ -18,7 +18,7 @@ struct AlgorithmFacts {
   bool extra_weights;
 };
 
-// "dense" first. The same list at every call.
-[[nodiscard]] const std::vector<AlgorithmFacts>& OfferedAlgorithms();
+// In the order of the set, "dense" first. Views into the algorithms.
+[[nodiscard]] std::vector<AlgorithmFacts> FactsOf(const sparse::AlgorithmSet& algorithms);
 
 }  // namespace spindle::engine

@@ -48,7 +48,7 @@ EngineMetrics::EngineMetrics(metrics::Registry& registry,
     : kv(registry),
       fast(registry),
       sessions(registry),
-      sparse(registry),
+      sparse(registry, *shape.algorithms),
       trace(registry),
       pages_per_stripe_(PagesPerStripe(store.geometry())),
       stripe_bytes_(store.geometry().stripe_bytes()) {

@@ -37,6 +37,7 @@ class EngineMetrics {
   struct Shape {
     uint32_t max_model_len;
     bool prefix_cache;
+    const sparse::AlgorithmSet* algorithms;  // borrowed for the call
   };
 
   EngineMetrics(metrics::Registry& registry, const kv::KvStore& store, const Shape& shape);

@@ -6,6 +6,7 @@
 #include "absl/status/status.h"
 #include "base/clock.h"
 #include "engine/sparse_decode.h"
+#include "sparse/algorithm_set.h"
 
 namespace spindle::engine {
 
@@ -29,8 +30,9 @@ struct EngineOptions {
   // Events a stream holds before its request pauses, [1, 65536]; a request with n choices has room
   // for at least n + 64.
   uint32_t stream_capacity_events = 256;
-  SparseDecode decode = {};   // of requests that name no algorithm
-  float buffer_ratio = 5.0F;  // of requests that name none, 0 … 64; --kv-buffer-ratio
+  SparseDecode decode = {};              // of requests that name no algorithm
+  sparse::AlgorithmSet algorithms = {};  // those that requests may name
+  float buffer_ratio = 5.0F;             // of requests that name none, 0 … 64; --kv-buffer-ratio
 };
 
 // Rows of the largest step that the options allow.

@@ -4,12 +4,10 @@
 #include <memory>
 #include <string>
 
-#include "sparse/algorithm_registry.h"
-
 namespace spindle::engine {
 
-SparseMetrics::SparseMetrics(metrics::Registry& registry) {
-  for (const std::shared_ptr<const sparse::SparseAlgorithm>& algorithm : sparse::Algorithms()) {
+SparseMetrics::SparseMetrics(metrics::Registry& registry, const sparse::AlgorithmSet& algorithms) {
+  for (const std::shared_ptr<const sparse::SparseAlgorithm>& algorithm : algorithms.all()) {
     const std::string name(algorithm->name());
     const auto steps = [&](const char* kind) {
       return registry.AddCounter("spindle_sparse_steps_total",

@@ -6,13 +6,14 @@
 #include <vector>
 
 #include "metrics/metrics.h"
+#include "sparse/algorithm_set.h"
 #include "sparse/decode_use.h"
 
 namespace spindle::engine {
 
 class SparseMetrics {
  public:
-  explicit SparseMetrics(metrics::Registry& registry);
+  SparseMetrics(metrics::Registry& registry, const sparse::AlgorithmSet& algorithms);
 
   // A sequence under `algorithm` has decoded a row; `use` as it is now.
   void ObserveRow(std::string_view algorithm, const sparse::DecodeUse& use) const;

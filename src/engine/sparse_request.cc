@@ -13,7 +13,6 @@
 #include "absl/strings/str_cat.h"
 #include "base/hash.h"
 #include "base/status_macros.h"
-#include "sparse/algorithm_registry.h"
 
 namespace spindle::engine {
 namespace {
@@ -200,6 +199,7 @@ MethodDigest MethodOf(const sparse::SparseAlgorithm& algorithm, const SparseSett
   Sha256 hash;
   hash.Field("sparse")
       .Field(algorithm.name())
+      .Bytes(algorithm.fingerprint())
       .Number(settings.budget_tokens)
       .Number(std::bit_cast<uint64_t>(settings.budget_fraction))
       .Number(settings.sink_tokens)
@@ -310,12 +310,14 @@ absl::StatusOr<std::vector<int32_t>> ParseDenseLayers(std::string_view text) {
 absl::StatusOr<SparseDecode> ResolveSparse(const SparseRequest& wishes,
                                            const SparseRequest& defaults,
                                            const kv::KvGeometry& geometry,
-                                           uint32_t max_model_len) {
+                                           uint32_t max_model_len,
+                                           const sparse::AlgorithmSet& algorithms) {
   const std::string& name = NamesDefault(wishes.algorithm) ? defaults.algorithm : wishes.algorithm;
   std::shared_ptr<const sparse::SparseAlgorithm> algorithm =
-      sparse::FindAlgorithm(NamesDefault(name) ? "dense" : name);
+      algorithms.Find(NamesDefault(name) ? "dense" : name);
   if (algorithm == nullptr) {
-    return absl::NotFoundError("no attention algorithm has the name '" + name + "'");
+    return absl::NotFoundError("no attention algorithm of this model has the name '" + name +
+                               "' (seer_r needs gates: --sparse-gates)");
   }
   SPINDLE_ASSIGN_OR_RETURN(SparseSettings settings,
                            SettingsOf(wishes, defaults, *algorithm, geometry));

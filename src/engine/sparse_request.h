@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "engine/sparse_decode.h"
 #include "kv/kv_geometry.h"
+#include "sparse/algorithm_set.h"
 
 namespace spindle::engine {
 
@@ -45,10 +46,12 @@ inline constexpr uint32_t kMaxReselectInterval = 64;
 // `wishes` over `defaults`. The method of prefix keys follows from all that decides choices.
 // ERRORS, whose messages begin with the field's name: kInvalidArgument (out of range; layers and
 // heads that the model does not have), kUnimplemented (a parameter that the algorithm does not
-// have), kFailedPrecondition (what the algorithm does not offer). kNotFound: no such algorithm.
+// have), kFailedPrecondition (what the algorithm does not offer). kNotFound: this model has no such
+// algorithm.
 [[nodiscard]] absl::StatusOr<SparseDecode> ResolveSparse(const SparseRequest& wishes,
                                                          const SparseRequest& defaults,
                                                          const kv::KvGeometry& geometry,
-                                                         uint32_t max_model_len);
+                                                         uint32_t max_model_len,
+                                                         const sparse::AlgorithmSet& algorithms);
 
 }  // namespace spindle::engine

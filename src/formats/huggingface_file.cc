@@ -10,6 +10,7 @@
 #include "base/read_file.h"
 #include "base/status_macros.h"
 #include "formats/safetensors_parser.h"
+#include "formats/tensor_file.h"
 
 namespace spindle::formats {
 namespace {
@@ -52,7 +53,7 @@ absl::StatusOr<std::string> SingleFile(const fs::path& folder) {
   std::error_code error;
   for (fs::directory_iterator entry(folder, error); !error && entry != fs::directory_iterator();
        entry.increment(error)) {
-    if (entry->path().extension() == ".safetensors") {
+    if (entry->path().extension() == ".safetensors" && entry->path().filename() != kGatesFileName) {
       found.push_back(entry->path().filename().string());
     }
   }

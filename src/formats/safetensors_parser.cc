@@ -30,10 +30,13 @@ struct Entry {
 };
 
 // Accepts exactly {"name": {"dtype": text, "shape": [n…], "data_offsets": [b, e]}, "__metadata__":
-// {text: text}}. Every event is legal in one place only, so that nothing is stored that a tensor
-// does not need.
+// {text: text}}. Every event is legal in one place only, so that nothing is stored that nobody
+// asked for.
 class HeaderHandler final : public nlohmann::json_sax<Json> {
  public:
+  // `metadata` null: not kept.
+  explicit HeaderHandler(std::map<std::string, std::string>* metadata) : metadata_(metadata) {}
+
   [[nodiscard]] std::vector<Entry>& entries() { return entries_; }
 
   [[nodiscard]] const std::string& error() const { return error_; }
@@ -73,6 +76,9 @@ class HeaderHandler final : public nlohmann::json_sax<Json> {
         entries_.push_back({text, "", {}, {}});
       }
     }
+    if (place_ == Place::kMetadata) {
+      metadata_key_ = text;
+    }
     return true;
   }
 
@@ -81,6 +87,9 @@ class HeaderHandler final : public nlohmann::json_sax<Json> {
       entries_.back().type = text;
       field_ = Field::kNone;
       return true;
+    }
+    if (place_ == Place::kMetadata && metadata_ != nullptr) {
+      (*metadata_)[metadata_key_] = text;
     }
     return place_ == Place::kMetadata || Fail("text where none belongs");
   }
@@ -165,6 +174,8 @@ class HeaderHandler final : public nlohmann::json_sax<Json> {
   Field field_ = Field::kNone;
   unsigned seen_ = 0;
   bool metadata_next_ = false;
+  std::string metadata_key_;
+  std::map<std::string, std::string>* metadata_;
   std::vector<Entry> entries_;
   std::unordered_set<std::string> names_;
   std::string error_;
@@ -202,15 +213,17 @@ absl::StatusOr<TensorInfo> MakeTensor(Entry& entry,
 
 }  // namespace
 
-absl::StatusOr<std::vector<TensorInfo>> ParseSafetensors(std::span<const uint8_t> file,
-                                                         const std::string& label) {
+absl::StatusOr<std::vector<TensorInfo>> ParseSafetensors(
+    std::span<const uint8_t> file,
+    const std::string& label,
+    std::map<std::string, std::string>* metadata) {
   ByteReader reader(file);
   const std::optional<uint64_t> header_bytes = reader.Read<uint64_t>();
   if (!header_bytes || *header_bytes > kMaxHeaderBytes || *header_bytes > reader.remaining()) {
     return absl::DataLossError(label + ": the safetensors header does not fit in the file");
   }
   const std::string_view header = *reader.ReadText(*header_bytes);
-  HeaderHandler handler;
+  HeaderHandler handler(metadata);
   if (!Json::sax_parse(header.begin(), header.end(), &handler)) {
     return absl::DataLossError(label + ": safetensors header: " + handler.error());
   }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <span>
 #include <string>
 #include <vector>
@@ -13,10 +14,13 @@
 
 namespace spindle::formats {
 
-//   label  names the file in messages
+//   label     names the file in messages
+//   metadata  null, or where the texts of the header's __metadata__ go
 //   Returns tensors in the order of their bytes, names distinct.
 //   ERRORS: kDataLoss (damaged), kUnimplemented (an element type that is not F32, F16 or BF16)
 [[nodiscard]] absl::StatusOr<std::vector<TensorInfo>> ParseSafetensors(
-    std::span<const uint8_t> file, const std::string& label);
+    std::span<const uint8_t> file,
+    const std::string& label,
+    std::map<std::string, std::string>* metadata = nullptr);
 
 }  // namespace spindle::formats

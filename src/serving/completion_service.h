@@ -40,7 +40,8 @@ struct LoadedModel {
   std::optional<float> temperature;
   std::optional<float> top_p;
   std::optional<int32_t> top_k;
-  std::string kernel_name;  // for fingerprints and listings
+  sparse::AlgorithmSet algorithms;  // that requests may name
+  std::string kernel_name;          // for fingerprints and listings
   uint64_t file_bytes = 0;
   uint64_t num_parameters = 0;
   int64_t created_unix_seconds = 0;

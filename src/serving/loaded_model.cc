@@ -25,6 +25,7 @@ void CompletionService::SetModel(LoadedModel model) {
   served.facts.temperature = model.temperature;
   served.facts.top_p = model.top_p;
   served.facts.top_k = model.top_k;
+  served.algorithms = std::move(model.algorithms);
   served.kernel_name = std::move(model.kernel_name);
   served.file_bytes = model.file_bytes;
   served.num_parameters = model.num_parameters;

@@ -54,9 +54,9 @@ json Knobs(const engine::AlgorithmFacts& algorithm) {
   return knobs;
 }
 
-json Sparse(const engine::SparseRequest& defaults) {
+json Sparse(const engine::SparseRequest& defaults, const ServedModel& model) {
   json algorithms = json::array();
-  for (const engine::AlgorithmFacts& algorithm : engine::OfferedAlgorithms()) {
+  for (const engine::AlgorithmFacts& algorithm : engine::FactsOf(model.algorithms)) {
     const bool has_partitions = !algorithm.partition.empty();
     algorithms.push_back({{"name", algorithm.name},
                           {"partition", has_partitions ? json(algorithm.partition) : json(nullptr)},
@@ -69,7 +69,7 @@ json Sparse(const engine::SparseRequest& defaults) {
   const bool names_one = !defaults.algorithm.empty() && defaults.algorithm != "auto";
   return {
       {"default",
-       names_one ? std::string_view(defaults.algorithm) : engine::OfferedAlgorithms().front().name},
+       names_one ? std::string_view(defaults.algorithm) : std::string_view("dense")},
       {"algorithms", std::move(algorithms)}};
 }
 
@@ -112,7 +112,7 @@ json Entry(std::string_view id, const ServingOptions& options, const ServedModel
           {"meta", Meta(model)},
           {"spindle",
            {{"capabilities", Capabilities(model)},
-            {"sparse", Sparse(options.SparseOf(id))},
+            {"sparse", Sparse(options.SparseOf(id), model)},
             {"kv", Kv(model)},
             {"limits", Limits(options)}}}};
 }

@@ -19,6 +19,7 @@ struct ServedModel {
   std::unique_ptr<text::Tokenizer> tokenizer;
   std::unique_ptr<text::ChatTemplate> chat_template;  // null: the model has none
   ModelFacts facts;
+  sparse::AlgorithmSet algorithms;  // that requests may name
   std::string kernel_name;
   uint64_t file_bytes = 0;
   uint64_t num_parameters = 0;

@@ -330,7 +330,11 @@ MaybeError ApplySparse(const ServingOptions& options,
       engine::ResolveSparse(wishes,
                             options.SparseOf(request->model),
                             model.engine->kv_geometry(),
-                            model.facts.max_model_len);
+                            model.facts.max_model_len,
+                            model.algorithms);
+  if (absl::IsNotFound(decode.status())) {
+    return SparseAlgorithmUnavailable(wishes.algorithm);
+  }
   if (!decode.ok()) {
     return ToApiError(decode.status());
   }

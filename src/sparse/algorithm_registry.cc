@@ -21,8 +21,9 @@ std::span<const std::shared_ptr<const SparseAlgorithm>> Algorithms() {
   return algorithms;
 }
 
-std::shared_ptr<const SparseAlgorithm> FindAlgorithm(std::string_view name) {
-  for (const std::shared_ptr<const SparseAlgorithm>& algorithm : Algorithms()) {
+std::shared_ptr<const SparseAlgorithm> FindAlgorithm(
+    std::string_view name, std::span<const std::shared_ptr<const SparseAlgorithm>> among) {
+  for (const std::shared_ptr<const SparseAlgorithm>& algorithm : among) {
     if (algorithm->name() == name) {
       return algorithm;
     }

@@ -1,4 +1,5 @@
-// The attention algorithms of this build, by name. Thread-safety: thread-safe.
+// The attention algorithms that work with every model, by name; see AlgorithmSet for those that
+// need weights of their own. Thread-safety: thread-safe.
 #pragma once
 
 #include <memory>
@@ -12,7 +13,9 @@ namespace spindle::sparse {
 // Shared with the policies of requests.
 [[nodiscard]] std::span<const std::shared_ptr<const SparseAlgorithm>> Algorithms();
 
-// Null when no algorithm has this name.
-[[nodiscard]] std::shared_ptr<const SparseAlgorithm> FindAlgorithm(std::string_view name);
+// Null when none of them has this name.
+[[nodiscard]] std::shared_ptr<const SparseAlgorithm> FindAlgorithm(
+    std::string_view name,
+    std::span<const std::shared_ptr<const SparseAlgorithm>> among = Algorithms());
 
 }  // namespace spindle::sparse

@@ -5,7 +5,6 @@
 
 #include "kernels/api/attention.h"
 #include "kernels/api/rope_append.h"
-#include "sparse/algorithm_registry.h"
 #include "sparse/sparse_algorithm.h"
 #include "sparse/step_jobs.h"
 
@@ -54,9 +53,11 @@ uint64_t ScratchBytes(const kv::KvGeometry& geometry, const ScratchBounds& bound
   return queries + partials + kGrowth * (lists + rows + choices) + workers + 3 * kPageBytes;
 }
 
-uint64_t AllIndexBytes(const kv::KvGeometry& geometry, uint64_t num_stripes) {
+uint64_t AllIndexBytes(const kv::KvGeometry& geometry,
+                       uint64_t num_stripes,
+                       const AlgorithmSet& algorithms) {
   uint64_t bytes = 0;
-  for (const std::shared_ptr<const SparseAlgorithm>& algorithm : Algorithms()) {
+  for (const std::shared_ptr<const SparseAlgorithm>& algorithm : algorithms.all()) {
     const bool by_segment = algorithm->index_unit() == IndexUnit::kSegment;
     const uint64_t num_units =
         by_segment ? num_stripes / (kSegmentTokens / kStripeTokens) + 1 : num_stripes;
@@ -66,6 +67,14 @@ uint64_t AllIndexBytes(const kv::KvGeometry& geometry, uint64_t num_stripes) {
   // Choices that sequences keep between steps.
   return bytes +
          uint64_t{sizeof(TileLive)} * geometry.num_layers * geometry.num_kv_heads * num_stripes;
+}
+
+uint64_t AllWeightBytes(const AlgorithmSet& algorithms) {
+  uint64_t bytes = 0;
+  for (const std::shared_ptr<const SparseAlgorithm>& algorithm : algorithms.all()) {
+    bytes += algorithm->weight_bytes();
+  }
+  return bytes;
 }
 
 }  // namespace spindle::sparse

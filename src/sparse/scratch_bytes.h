@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "kv/kv_geometry.h"
+#include "sparse/algorithm_set.h"
 
 namespace spindle::sparse {
 
@@ -21,6 +22,11 @@ struct ScratchBounds {
 
 // Indexes of all stripes of a store, of every algorithm, and one kept choice of each: taken where
 // requests use them.
-[[nodiscard]] uint64_t AllIndexBytes(const kv::KvGeometry& geometry, uint64_t num_stripes);
+[[nodiscard]] uint64_t AllIndexBytes(const kv::KvGeometry& geometry,
+                                     uint64_t num_stripes,
+                                     const AlgorithmSet& algorithms = {});
+
+// Weights of all algorithms.
+[[nodiscard]] uint64_t AllWeightBytes(const AlgorithmSet& algorithms);
 
 }  // namespace spindle::sparse

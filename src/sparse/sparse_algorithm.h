@@ -118,9 +118,6 @@ class SparseAlgorithm {
     return i < settings.knobs.size() ? settings.knobs[i] : knobs()[i].preset;
   }
 
-  // It works only with weights of its own beside the model's.
-  [[nodiscard]] virtual bool extra_weights() const { return false; }
-
   // A later row can attend to what a row has chosen.
   [[nodiscard]] virtual bool can_hold() const { return true; }
 
@@ -131,6 +128,9 @@ class SparseAlgorithm {
 
   // Beside the settings, what decides its choices: trained weights. Zeros: nothing.
   [[nodiscard]] virtual Digest fingerprint() const { return {}; }
+
+  // Of its own, beside the model's. 0: it needs none.
+  [[nodiscard]] virtual uint64_t weight_bytes() const { return 0; }
 
   // Index bytes of a unit, per layer and KV head: a multiple of 16. 0: no index.
   [[nodiscard]] virtual uint32_t index_bytes(const kv::KvGeometry& geometry) const = 0;

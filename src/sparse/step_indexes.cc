@@ -113,8 +113,7 @@ absl::Status StepIndexes::AddStripes(const SequenceRows& rows) {
     const uint32_t built = store->BuiltLanes(slot, generation);
     if (built < lane_end) {
       SPINDLE_RETURN_IF_ERROR(store->Cover(slot));
-      stripe_work_.push_back(
-          {&algorithm,
+      stripe_work_.push_back({&algorithm,
                               store,
                               view.stripes[i],
                               i * static_cast<uint32_t>(kStripeTokens),
@@ -138,11 +137,12 @@ absl::Status StepIndexes::Build(LayerIdx layer, const tensor::AttentionSpec& spe
   return pool_.Run(num_units * num_heads, 1, [&](kernels::WorkRange range, kernels::Exec* exec) {
     for (uint32_t i = range.begin; i < range.end; ++i) {
       const uint32_t unit = i / num_heads;
-      const int code = unit < num_stripes ? BuildHead(stripe_work_[unit], layer, spec, i % num_heads)
-                                          : BuildHead(segment_work_[unit - num_stripes],
-                                                      layer,
-                                                      i % num_heads,
-                                                      workspaces_[exec->worker]);
+      const int code = unit < num_stripes
+                           ? BuildHead(stripe_work_[unit], layer, spec, i % num_heads)
+                           : BuildHead(segment_work_[unit - num_stripes],
+                                       layer,
+                                       i % num_heads,
+                                       workspaces_[exec->worker]);
       if (code != kernels::kOk) {
         return code;
       }

@@ -26,9 +26,9 @@ class SeerAlgorithm final : public SparseAlgorithm {
   // instead of a budget.
   [[nodiscard]] std::span<const Knob> knobs() const override;
 
-  [[nodiscard]] bool extra_weights() const override { return true; }
-
   [[nodiscard]] Digest fingerprint() const override { return gates_.digest; }
+
+  [[nodiscard]] uint64_t weight_bytes() const override { return gates_.bytes(); }
 
   // [width] bf16.
   [[nodiscard]] uint32_t index_bytes(const kv::KvGeometry& geometry) const override;

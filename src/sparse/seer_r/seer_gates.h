@@ -25,6 +25,11 @@ struct SeerGates {
   std::vector<Layer> layers;
   Digest digest{};  // of the file: whatever decides choices
 
+  [[nodiscard]] uint64_t bytes() const {
+    const uint64_t inputs = uint64_t{num_kv_heads} * (group + 3) * head_dim;
+    return layers.size() * inputs * width * sizeof(uint16_t);
+  }
+
   [[nodiscard]] const uint16_t* QueryWeights(uint32_t layer, uint32_t head) const {
     return layers[layer].q.data() + size_t{head} * group * head_dim * width;
   }

@@ -1,6 +1,7 @@
 #include "config/memory_plan.h"
 
 #include <algorithm>
+#include <memory>
 #include <string>
 
 #include <gmock/gmock.h>
@@ -107,6 +108,37 @@ TEST(MemoryPlanTest, EveryBoundOfTheFrontEndsHasALine) {
   front_ends.grpc.port = 0;
   EXPECT_EQ(BytesOf(Plan(options, &front_ends), "gRPC"), 0U);
   EXPECT_EQ(BytesOf(Plan(options), "large HTTP bodies"), 0U) << "chat has no front end";
+}
+
+// 16 bytes of index per unit, 1 MiB of weights.
+class Weighty final : public sparse::SparseAlgorithm {
+ public:
+  [[nodiscard]] std::string_view name() const override { return "weighty"; }
+
+  [[nodiscard]] uint64_t weight_bytes() const override { return kMiB; }
+
+  [[nodiscard]] uint32_t index_bytes(const kv::KvGeometry& /*geometry*/) const override {
+    return 16;
+  }
+
+  void Select(const sparse::SelectJob& /*job*/,
+              sparse::SelectWorkspace& /*workspace*/,
+              sparse::Selection* /*out*/) const override {}
+};
+
+TEST(MemoryPlanTest, AlgorithmsOfTheModelTakeMemoryForWeightsAndIndexes) {
+  LoadOptions options;
+  options.kv.host_bytes = 128 * kMiB;  // 1,024 stripes
+  const MemoryPlan without = Plan(options);
+  sparse::AlgorithmSet algorithms;
+  algorithms.Add(std::make_shared<Weighty>());
+  const MemoryPlan with =
+      PlanServing(options, SmallModel(), 100 * kMiB, 64 * 1024 * kMiB, nullptr, algorithms);
+  EXPECT_EQ(BytesOf(without, "weights of sparse attention"), 0U);
+  EXPECT_EQ(BytesOf(with, "weights of sparse attention"), kMiB);
+  EXPECT_EQ(BytesOf(with, "indexes of sparse attention") -
+                BytesOf(without, "indexes of sparse attention"),
+            16U * 2 * 4 * 1024);
 }
 
 TEST(MemoryPlanTest, TracesTakeMemoryForTheirBuffers) {

@@ -50,6 +50,14 @@ TEST(ServeOptionsTest, TracesAreOffAndTheirSizeHasARange) {
   }
 }
 
+TEST(ServeOptionsTest, GatesAreFoundBesideTheModelUnlessNamed) {
+  EXPECT_EQ(ParseServe({"m.gguf"})->load.sparse_gates, "");
+  const auto named = ParseServe({"m.gguf", "--sparse-gates", "/g", "--sparse-algorithm", "seer_r"});
+  ASSERT_TRUE(named.ok()) << named.status();
+  EXPECT_EQ(named->load.sparse_gates, "/g");
+  EXPECT_EQ(named->load.sparse.algorithm, "seer_r");
+}
+
 TEST(ServeOptionsTest, SpellingsOfOtherServersWork) {
   const auto options =
       ParseServe({"m.gguf", "-c",   "4096", "-np",    "2",   "-b", "256", "-t",

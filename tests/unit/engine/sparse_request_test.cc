@@ -15,7 +15,7 @@ constexpr kv::KvGeometry kModel{
 
 absl::StatusOr<SparseDecode> Resolve(const SparseRequest& wishes,
                                      const SparseRequest& defaults = {}) {
-  return ResolveSparse(wishes, defaults, kModel, 8192);
+  return ResolveSparse(wishes, defaults, kModel, 8192, {});
 }
 
 sparse::SparseSettings SettingsFor(const SparseRequest& wishes,

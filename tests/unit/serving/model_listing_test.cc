@@ -30,13 +30,25 @@ TEST(ModelListing, EveryListedAlgorithmIsAccepted) {
   }
   EXPECT_EQ(sparse["default"], sparse["algorithms"][0]["name"]);
   for (const std::string_view name : kKnownAlgorithms) {
-    const bool listed = std::ranges::any_of(
-        sparse["algorithms"], [name](const json& algorithm) { return algorithm["name"] == name; });
-    const MaybeError error = CheckSparseAlgorithm(name, "x");
-    EXPECT_EQ(error.has_value(), !listed) << name;
-    EXPECT_TRUE(listed || error->code == "sparse_algorithm_unavailable") << name;
+    EXPECT_FALSE(CheckSparseAlgorithm(name, "x").has_value()) << name;
   }
   EXPECT_EQ(CheckSparseAlgorithm("telepathy", "x")->code, "invalid_value");
+}
+
+TEST(ModelListing, AlgorithmsWithoutTheirWeightsAreNeitherListedNorAccepted) {
+  const FakeService service;
+  const json list = json::parse(service.api.ListModels().value());
+  for (const std::string_view name : {"seer_r"}) {
+    for (const json& algorithm : list["data"][0]["spindle"]["sparse"]["algorithms"]) {
+      EXPECT_NE(algorithm["name"], name);
+      EXPECT_EQ(algorithm["extra_weights"], false);
+    }
+    const json body = {{"prompt", "hi"}, {"spindle", {{"sparse", {{"algorithm", name}}}}}};
+    const auto prepared = service.Prepare(Endpoint::kCompletions, body.dump());
+    ASSERT_FALSE(prepared.ok());
+    EXPECT_EQ(prepared.error().code, "sparse_algorithm_unavailable");
+    EXPECT_EQ(prepared.error().param, "spindle.sparse.algorithm");
+  }
 }
 
 TEST(ModelListing, AlgorithmsTellWhatTheyAre) {

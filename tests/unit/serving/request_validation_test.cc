@@ -163,7 +163,7 @@ TEST(RequestValidation, ListedAlgorithmsAreAcceptedAndOthersAreNot) {
         "unknown_parameter",
         "spindle.sparse.params.rank"}});
   const FakeService service;
-  for (const char* name : {"seer_r", "telepathy"}) {
+  for (const char* name : {"Quest", "telepathy"}) {
     const auto refused = service.Prepare(
         kChat,
         BodyWith(kChat, std::string(R"("spindle":{"sparse":{"algorithm":")") + name + "\"}}"));
