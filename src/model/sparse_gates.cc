@@ -43,14 +43,6 @@ absl::StatusOr<std::vector<float>> ReadFloats(const TensorInfo& tensor) {
   return values;
 }
 
-std::string ShapeOf(std::span<const uint64_t> shape) {
-  std::string text;
-  for (const uint64_t extent : shape) {
-    text += (text.empty() ? "[" : ", ") + std::to_string(extent);
-  }
-  return text + "]";
-}
-
 class Reader {
  public:
   Reader(const std::string& path, const TensorFile& file, const ModelConfig& config)
@@ -133,8 +125,8 @@ class Reader {
       return Error("tensor '" + name + "' is missing");
     }
     if (tensor->shape != shape) {
-      return Error("tensor '" + name + "' has shape " + ShapeOf(tensor->shape) +
-                   ", for this model it must be " + ShapeOf(shape));
+      return Error("tensor '" + name + "' has shape " + ShapeText(tensor->shape) +
+                   ", for this model it must be " + ShapeText(shape));
     }
     digest_.Field(name).Bytes(tensor->bytes);
     SPINDLE_ASSIGN_OR_RETURN(std::vector<float> values, ReadFloats(*tensor));

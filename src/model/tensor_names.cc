@@ -52,4 +52,12 @@ bool IsIgnorable(formats::FileKind kind, std::string_view name) {
                                           : name.ends_with(".rotary_emb.inv_freq");
 }
 
+std::string ShapeText(std::span<const uint64_t> shape) {
+  std::string text = "[";
+  for (const uint64_t dimension : shape) {
+    text += (text.size() > 1 ? ", " : "") + std::to_string(dimension);
+  }
+  return text + "]";
+}
+
 }  // namespace spindle::model

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -37,5 +38,8 @@ enum class Role : uint8_t {
 // Tensors that carry no weights of the forward pass and may be left unread: precomputed rotation
 // frequencies.
 [[nodiscard]] bool IsIgnorable(formats::FileKind kind, std::string_view name);
+
+// For messages: [2, 3].
+[[nodiscard]] std::string ShapeText(std::span<const uint64_t> shape);
 
 }  // namespace spindle::model

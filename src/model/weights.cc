@@ -45,14 +45,6 @@ absl::StatusOr<platform::AlignedBuffer> CopyOf(const TensorInfo& tensor) {
   return copy;
 }
 
-std::string ShapeText(std::span<const uint64_t> shape) {
-  std::string text = "[";
-  for (const uint64_t dimension : shape) {
-    text += (text.size() > 1 ? ", " : "") + std::to_string(dimension);
-  }
-  return text + "]";
-}
-
 class Loader {
  public:
   Loader(const formats::ModelFile& file,

@@ -86,7 +86,7 @@ def judge(gate, windows, block, theta):
             found = scores[row, :, 1:end].topk(wanted).indices + 1
             oracle = window["labels"][row, :, 1:end].topk(wanted).indices + 1
             mass = window["mass"][row]
-            always = mass[:, 0] + mass[:, tokens // block:].sum(-1)
+            always = mass[:, 0] + mass[:, end:].sum(-1)
             hits = (found[:, :, None] == oracle[:, None, :]).any(-1).float().mean(-1)
             sums["recall"] += hits.mean().item() / len(window["positions"])
             sums["mass"] += (always + mass.gather(1, found).sum(-1)).mean().item() / len(window["positions"])

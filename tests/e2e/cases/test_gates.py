@@ -10,6 +10,7 @@ from harness import Server, assert_error
 
 LAYERS, KV_HEADS, GROUP, WIDTH = 30, 3, 3, 64  # SmolLM2-135M; head dimension and width are equal
 ONE = b"\x80\x3f"  # in bf16
+GATES = pathlib.Path(__file__).parents[3] / "configs/sparse/gates/smollm2-135m-instruct.gates.safetensors"
 # First block, an open one, and two that recent tokens may reach into.
 ALWAYS = 4 * 64
 
@@ -81,6 +82,13 @@ class GatesTest(unittest.TestCase):
                     "--sparse-min-context", "0") as server:
             wanted = {"algorithm": "seer_r", "min_context": 0, "budget_tokens": 128}
             self.assertEqual(self.answer(server), self.answer(self.server, sparse=wanted))
+
+    def test_the_default_models_gates(self):
+        sparse = {"algorithm": "seer_r", "min_context": 0, "budget_tokens": 128}
+        with Server("--threads", "2", "--sparse-gates", str(GATES)) as server:
+            self.assertEqual(self.answer(server, sparse={**sparse, "budget_fraction": 1, "budget_tokens": None}), self.dense)
+            trained = self.answer(server, sparse=sparse)
+        self.assertNotEqual(trained, self.answer(self.server, sparse=sparse))  # they choose otherwise than untrained ones
 
     def test_gates_of_another_model_end_the_start(self):
         other = pathlib.Path(self.folder.name) / "other.safetensors"

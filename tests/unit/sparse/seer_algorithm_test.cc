@@ -14,11 +14,11 @@
 namespace spindle::sparse {
 namespace {
 
-constexpr uint32_t kMaxTokens = 1024;
+constexpr uint32_t kSeerMaxTokens = 1024;
 #if defined(SPINDLE_SANITIZED)
-constexpr uint32_t kRounds = 60;
+constexpr uint32_t kSeerRounds = 60;
 #else
-constexpr uint32_t kRounds = 1200;
+constexpr uint32_t kSeerRounds = 1200;
 #endif
 
 uint32_t Pick(std::mt19937& rng, uint32_t n) {
@@ -49,20 +49,20 @@ std::vector<float> LeaningKeys(uint32_t num_tokens, uint32_t d, std::mt19937& rn
   return keys;
 }
 
-struct Scores {
+struct GateScores {
   Doubles logits;       // of complete blocks
   Doubles exactness;    // how far a logit may be off
   double own = -1e300;  // of the row's incomplete block: 0; without one: none
 };
 
 // Logits of all complete blocks.
-Scores NaiveScores(const SelectionRig& rig,
-                   const SeerGates& gates,
-                   const tensor::AttentionSpec& spec,
-                   const std::vector<float>& q) {
+GateScores NaiveGateScores(const SelectionRig& rig,
+                           const SeerGates& gates,
+                           const tensor::AttentionSpec& spec,
+                           const std::vector<float>& q) {
   const uint32_t num_tokens = rig.num_tokens();
   const Doubles query = NaiveGateQuery(gates, spec, 0, 0, q, num_tokens - 1);
-  Scores scores;
+  GateScores scores;
   for (uint32_t block = 0; (block + 1) * 64 <= num_tokens; ++block) {
     std::vector<Doubles> keys(64, Doubles(gates.head_dim));
     for (uint32_t lane = 0; lane < 64; ++lane) {
@@ -96,7 +96,7 @@ void AddBlock(uint32_t block, std::set<uint32_t>* positions) {
   }
 }
 
-struct Case {
+struct GateCase {
   GateShape shape;
   tensor::RopeTable rope;
   tensor::AttentionSpec spec;
@@ -106,14 +106,14 @@ struct Case {
   std::vector<float> q;
 };
 
-Case MakeCase(uint32_t round, std::mt19937& rng) {
-  Case c;
+GateCase MakeCase(uint32_t round, std::mt19937& rng) {
+  GateCase c;
   c.shape = {.group = 1 + Pick(rng, 4),
              .head_dim = round % 3 == 0 ? 64U : 16U,
              .width = round % 4 == 0 ? 32U : 64U,
              .qk_norm = round % 2 == 0,
              .rope_base = round % 7 == 0 ? 0.0F : 10000.0F};
-  c.rope = MakeRope(kMaxTokens, c.shape.head_dim, round % 5 == 0 ? 1.25F : 1.0F);
+  c.rope = MakeRope(kSeerMaxTokens, c.shape.head_dim, round % 5 == 0 ? 1.25F : 1.0F);
   c.spec.head_dim = c.shape.head_dim;
   c.spec.pairing =
       round % 2 == 0 ? kernels::RopePairing::kHalfSplit : kernels::RopePairing::kAdjacent;
@@ -126,7 +126,7 @@ Case MakeCase(uint32_t round, std::mt19937& rng) {
 }
 
 // The first block and the row's own are attended whatever the settings say.
-std::set<uint32_t> AlwaysOf(const Case& c) {
+std::set<uint32_t> AlwaysOf(const GateCase& c) {
   std::set<uint32_t> positions = AlwaysAttended(c.settings, c.num_tokens, 64);
   if (c.num_tokens >= 64) {
     AddBlock(0, &positions);
@@ -155,10 +155,10 @@ TEST(SeerAlgorithmTest, ChoicesEqualTheDefinition) {
   std::mt19937 rng(static_cast<uint32_t>(test::RandomSeed(51)));
   uint32_t num_ranked = 0;
   uint32_t num_near_ties = 0;
-  for (uint32_t round = 0; round < kRounds; ++round) {
-    Case c = MakeCase(round, rng);
+  for (uint32_t round = 0; round < kSeerRounds; ++round) {
+    GateCase c = MakeCase(round, rng);
     c.spec.rope = &c.rope;
-    const SeerAlgorithm algorithm(c.gates, kMaxTokens);
+    const SeerAlgorithm algorithm(c.gates, kSeerMaxTokens);
     SelectionRig rig(algorithm,
                      *kernels::BestKernels(),
                      c.shape.head_dim,
@@ -167,7 +167,7 @@ TEST(SeerAlgorithmTest, ChoicesEqualTheDefinition) {
     rig.Append(LeaningKeys(c.num_tokens, c.shape.head_dim, rng));
     const uint32_t budget = Pick(rng, c.num_tokens + 70);
     std::set<uint32_t> expected = AlwaysOf(c);
-    const Scores scores = NaiveScores(rig, c.gates, c.spec, c.q);
+    const GateScores scores = NaiveGateScores(rig, c.gates, c.spec, c.q);
     std::vector<uint32_t> ranking = BlocksBeside(expected, c.num_tokens);
     std::stable_sort(ranking.begin(), ranking.end(), [&](uint32_t a, uint32_t b) {
       return scores.logits[a] > scores.logits[b];
@@ -187,24 +187,24 @@ TEST(SeerAlgorithmTest, ChoicesEqualTheDefinition) {
     }
     ASSERT_EQ(rig.Choose(c.settings, budget, c.q, 0.125F), expected) << "round " << round;
   }
-  EXPECT_GT(num_ranked, kRounds / 3);
-  EXPECT_LT(num_near_ties, kRounds / 10);
+  EXPECT_GT(num_ranked, kSeerRounds / 3);
+  EXPECT_LT(num_near_ties, kSeerRounds / 10);
 }
 
 TEST(SeerAlgorithmTest, ThresholdsEqualTheDefinition) {
   std::mt19937 rng(static_cast<uint32_t>(test::RandomSeed(52)));
   uint32_t num_between = 0;
-  for (uint32_t round = 0; round < kRounds / 4; ++round) {
-    Case c = MakeCase(round, rng);
+  for (uint32_t round = 0; round < kSeerRounds / 4; ++round) {
+    GateCase c = MakeCase(round, rng);
     c.spec.rope = &c.rope;
-    const SeerAlgorithm algorithm(c.gates, kMaxTokens);
+    const SeerAlgorithm algorithm(c.gates, kSeerMaxTokens);
     SelectionRig rig(algorithm, *kernels::BestKernels(), c.shape.head_dim, DType::kF32, &c.spec);
     rig.Append(LeaningKeys(c.num_tokens, c.shape.head_dim, rng));
     const double threshold = std::ldexp(1.0, -1 - static_cast<int>(Pick(rng, 13)));
     c.settings.knobs = {64, threshold};
     std::set<uint32_t> expected = AlwaysOf(c);
     const std::vector<uint32_t> blocks = BlocksBeside(expected, c.num_tokens);
-    const Scores scores = NaiveScores(rig, c.gates, c.spec, c.q);
+    const GateScores scores = NaiveGateScores(rig, c.gates, c.spec, c.q);
     double sum = std::exp(scores.own);
     for (const double logit : scores.logits) {
       sum += std::exp(logit);
@@ -227,15 +227,15 @@ TEST(SeerAlgorithmTest, ThresholdsEqualTheDefinition) {
     ASSERT_EQ(rig.Choose(c.settings, 0, c.q, 0.125F), expected) << "round " << round;
     num_between += passing > 0 && passing < blocks.size() ? 1U : 0U;
   }
-  EXPECT_GT(num_between, kRounds / 30);
+  EXPECT_GT(num_between, kSeerRounds / 30);
 }
 
 TEST(SeerAlgorithmTest, AThresholdBelowZeroSelectsEverything) {
   std::mt19937 rng(static_cast<uint32_t>(test::RandomSeed(53)));
   for (uint32_t round = 0; round < 20; ++round) {
-    Case c = MakeCase(round, rng);
+    GateCase c = MakeCase(round, rng);
     c.spec.rope = &c.rope;
-    const SeerAlgorithm algorithm(c.gates, kMaxTokens);
+    const SeerAlgorithm algorithm(c.gates, kSeerMaxTokens);
     SelectionRig rig(algorithm, *kernels::BestKernels(), c.shape.head_dim, DType::kBF16, &c.spec);
     rig.Append(LeaningKeys(c.num_tokens, c.shape.head_dim, rng));
     c.settings.knobs = {64, -1};
@@ -248,9 +248,9 @@ TEST(SeerAlgorithmTest, AThresholdBelowZeroSelectsEverything) {
 TEST(SeerAlgorithmTest, TheFirstBlockAndTheRowsOwnAreAlwaysThere) {
   std::mt19937 rng(static_cast<uint32_t>(test::RandomSeed(54)));
   tensor::AttentionSpec spec;
-  const tensor::RopeTable rope = MakeRope(kMaxTokens, 64);
+  const tensor::RopeTable rope = MakeRope(kSeerMaxTokens, 64);
   spec.rope = &rope;
-  const SeerAlgorithm algorithm(RandomGates({}, rng), kMaxTokens);
+  const SeerAlgorithm algorithm(RandomGates({}, rng), kSeerMaxTokens);
   for (const uint32_t num_tokens : {1U, 63U, 64U, 65U, 127U, 128U, 129U, 640U, 700U}) {
     SelectionRig rig(algorithm, *kernels::BestKernels(), 64, DType::kBF16, &spec);
     rig.Append(LeaningKeys(num_tokens, 64, rng));
@@ -271,11 +271,11 @@ TEST(SeerAlgorithmTest, IdentityGatesScoreByMeanKeys) {
   constexpr uint32_t kDim = 16;
   constexpr uint32_t kGroup = 2;
   tensor::AttentionSpec spec;
-  const tensor::RopeTable rope = MakeRope(kMaxTokens, kDim);
+  const tensor::RopeTable rope = MakeRope(kSeerMaxTokens, kDim);
   spec.rope = &rope;
   const SeerAlgorithm algorithm(
       MeanKeyGates({.group = kGroup, .head_dim = kDim, .width = kDim, .rope_base = 0.0F}),
-      kMaxTokens);
+      kSeerMaxTokens);
   for (uint32_t round = 0; round < 50; ++round) {
     // Means of block b: small integers, no two products equal.
     constexpr uint32_t kBlocks = 12;
@@ -320,9 +320,9 @@ TEST(SeerAlgorithmTest, IdentityGatesScoreByMeanKeys) {
 TEST(SeerAlgorithmTest, IncrementalEqualsBulk) {
   std::mt19937 rng(static_cast<uint32_t>(test::RandomSeed(56)));
   tensor::AttentionSpec spec;
-  const tensor::RopeTable rope = MakeRope(kMaxTokens, 64);
+  const tensor::RopeTable rope = MakeRope(kSeerMaxTokens, 64);
   spec.rope = &rope;
-  const SeerAlgorithm algorithm(RandomGates({.qk_norm = true}, rng), kMaxTokens);
+  const SeerAlgorithm algorithm(RandomGates({.qk_norm = true}, rng), kSeerMaxTokens);
   SelectionRig one_by_one(algorithm, *kernels::BestKernels(), 64, DType::kBF16, &spec);
   SelectionRig at_once(algorithm, *kernels::BestKernels(), 64, DType::kBF16, &spec);
   const std::vector<float> keys = LeaningKeys(260, 64, rng);

@@ -30,16 +30,17 @@ constexpr uint32_t kQueryHeads = 6;
 constexpr uint32_t kSteps = 20;
 #endif
 
-constexpr uint32_t kLayers = 2;
-constexpr uint32_t kKvHeads = 2;
+constexpr uint32_t kDecodeLayers = 2;
+constexpr uint32_t kDecodeKvHeads = 2;
 
 // seer_r comes with weights: random ones.
 std::shared_ptr<const SparseAlgorithm> RandomSeer() {
   static const std::shared_ptr<const SparseAlgorithm> seer = [] {
     std::mt19937 rng(7);
     return std::make_shared<SeerAlgorithm>(
-        RandomGates({.num_layers = kLayers, .num_kv_heads = kKvHeads, .group = kQueryHeads / 2},
-                    rng),
+        RandomGates(
+            {.num_layers = kDecodeLayers, .num_kv_heads = kDecodeKvHeads, .group = kQueryHeads / 2},
+            rng),
         AttentionRig::kMaxPositions);
   }();
   return seer;
@@ -80,9 +81,9 @@ class SparseDecodeTest : public ::testing::TestWithParam<const char*> {
  protected:
   static RigOptions Options() {
     return {.table = kernels::BestKernels()->name.data(),
-            .num_layers = kLayers,
+            .num_layers = kDecodeLayers,
             .num_q_heads = kQueryHeads,
-            .num_kv_heads = kKvHeads,
+            .num_kv_heads = kDecodeKvHeads,
             .num_threads = 2,
             .num_stripes = 80};
   }
@@ -275,7 +276,8 @@ TEST_P(SparseDecodeTest, DenseLayersAndShortContextsAreDense) {
 INSTANTIATE_TEST_SUITE_P(
     Algorithms,
     SparseDecodeTest,
-    ::testing::Values("dense", "streaming", "quest", "shadowkv", "retroinfer", "seer_r", "mean_key"));
+    ::testing::Values(
+        "dense", "streaming", "quest", "shadowkv", "retroinfer", "seer_r", "mean_key"));
 
 }  // namespace
 }  // namespace spindle::sparse
