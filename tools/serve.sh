@@ -33,4 +33,9 @@ cat >&2 <<EOF
 EOF
 # What the model's authors advise; flags win.
 export SPINDLE_TEMPERATURE=${SPINDLE_TEMPERATURE:-0.2} SPINDLE_TOP_P=${SPINDLE_TOP_P:-0.9}
+# Gates of that model; another one is not served with them.
+gates=$ROOT/configs/sparse/gates/smollm2-135m-instruct.gates.safetensors
+if [[ " $* " != *" --model"* && " $* " != *" -m "* ]]; then
+  export SPINDLE_SPARSE_GATES=${SPINDLE_SPARSE_GATES:-$gates}
+fi
 exec "$ROOT/build/release/bin/spindle" serve --model "$model" --served-model-name smollm2 "$@"

@@ -292,14 +292,12 @@ absl::StatusOr<LoadResult> LoadModel(const config::LoadOptions& options,
             .status());
   }
   if (options.selection.profile.empty()) {
-    SPINDLE_ASSIGN_OR_RETURN(
-        engine_options.decode,
-        engine::ResolveSparse(
-            {},
-            config::SparseDefaults(options),
-            tiers.host->geometry(),
-            shape.max_model_len,
-            loaded.algorithms));
+    SPINDLE_ASSIGN_OR_RETURN(engine_options.decode,
+                             engine::ResolveSparse({},
+                                                   config::SparseDefaults(options),
+                                                   tiers.host->geometry(),
+                                                   shape.max_model_len,
+                                                   loaded.algorithms));
   } else {
     SPINDLE_ASSIGN_OR_RETURN(
         engine_options.decode,

@@ -41,9 +41,9 @@ struct LoadOptions {
   std::string sparse_preset_path;
   engine::SparseRequest sparse_preset;                // what that file says
   std::vector<engine::SparseRequest> served_presets;  // of served names; must fit the model too
-  std::string sparse_gates;  // weights of seer_r; empty = beside the model, if they are there
-  KvType kv_type = KvType::kAuto;                     // auto: bf16, or f32 with --dtype f32
-  uint32_t threads = 0;                               // 0 = usable CPUs
+  std::string sparse_gates;        // weights of seer_r; empty = beside the model, if they are there
+  KvType kv_type = KvType::kAuto;  // auto: bf16, or f32 with --dtype f32
+  uint32_t threads = 0;            // 0 = usable CPUs
   bool pin_threads = false;
   std::string isa = "auto";  // kernel table
 };

@@ -67,10 +67,8 @@ json Sparse(const engine::SparseRequest& defaults, const ServedModel& model) {
                           {"mass_estimate", algorithm.mass_estimate}});
   }
   const bool names_one = !defaults.algorithm.empty() && defaults.algorithm != "auto";
-  return {
-      {"default",
-       names_one ? std::string_view(defaults.algorithm) : std::string_view("dense")},
-      {"algorithms", std::move(algorithms)}};
+  return {{"default", names_one ? std::string_view(defaults.algorithm) : std::string_view("dense")},
+          {"algorithms", std::move(algorithms)}};
 }
 
 json Kv(const ServedModel& model) {
