@@ -137,7 +137,7 @@ class SparseControlTest(unittest.TestCase):
             self.assertEqual(self.answer(self.ask(server=server, sparse={**sparse, "reselect_interval": 8})), kept)
 
     def test_preempted_requests_go_on_with_what_they_kept(self):
-        """More tokens than the tight servers hold: one computes again what it gave up, the other reads it back from disk."""
+        """More tokens than the tight server holds: it computes again what it gave up."""
         prompts = [f"Story {i}. " + PROMPT[:560] for i in range(2)]
         sparse = {"algorithm": "quest", "budget_tokens": 96, "min_context": 0, "reselect_interval": 11}
 
@@ -145,17 +145,11 @@ class SparseControlTest(unittest.TestCase):
             with Server("--threads", "2", *arguments) as server, concurrent.futures.ThreadPoolExecutor(2) as pool:
                 jobs = [pool.submit(self.ask, server=server, prompt=prompt, tokens=400, sparse=sparse) for prompt in prompts]
                 answers = [self.answer(job.result()) for job in jobs]
-                return answers, server.metric_sum("vllm:num_preemptions_total"), server.metric_sum("spindle_kv_spills_total")
-        expected, preemptions, _ = run()
+                return answers, server.metric_sum("vllm:num_preemptions_total")
+        expected, preemptions = run()
         self.assertEqual(preemptions, 0)
-        tight = ("--kv-host-bytes", str(18 * 1474560))  # stripes of 1,440 KiB
-        answers, preemptions, _ = run(*tight)
+        answers, preemptions = run("--kv-host-bytes", str(18 * 1474560))  # stripes of 1,440 KiB
         self.assertGreater(preemptions, 0)
-        self.assertEqual(answers, expected)
-        with tempfile.TemporaryDirectory() as folder:
-            answers, preemptions, spills = run(*tight, "--kv-disk-path", folder)
-        self.assertGreater(preemptions, 0)
-        self.assertGreater(spills, 0)
         self.assertEqual(answers, expected)
 
     def test_audits_report_and_change_nothing(self):
