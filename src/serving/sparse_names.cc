@@ -24,7 +24,7 @@ ApiError SparseAlgorithmUnavailable(std::string_view name) {
   return InvalidRequest(
       "sparse_algorithm_unavailable",
       "spindle.sparse.algorithm",
-      fmt::format("The algorithm '{}' needs weights that this model was loaded without.", name));
+      fmt::format("'{}' is not available: the model was loaded without its weights.", name));
 }
 
 }  // namespace spindle::serving
