@@ -146,5 +146,43 @@ TEST_F(Probe, OverlapIsTheShareThatWasSelectedBefore) {
   EXPECT_EQ(record.Of(0, 0).overlap_rows, 1U) << "another sequence has no row before";
 }
 
+// Attends to two tokens and to a cluster of the first segment.
+class OneCluster final : public sparse::SparseAlgorithm {
+ public:
+  std::string_view name() const override { return "one-cluster"; }
+
+  sparse::IndexUnit index_unit() const override { return sparse::IndexUnit::kSegment; }
+
+  uint32_t index_bytes(const kv::KvGeometry& /*geometry*/) const override { return 16; }
+
+  void Select(const sparse::SelectJob& /*job*/,
+              sparse::SelectWorkspace& /*workspace*/,
+              sparse::Selection* out) const override {
+    static constexpr uint16_t kTokens[] = {3, 64, 700};
+    out->tiles.push_back({.tile = 3, .live = 3});
+    out->clusters.push_back({.segment = 0, .id = 5, .begin = 0, .count = 3, .tokens = kTokens});
+  }
+};
+
+TEST(ProbeOfSegments, CountsTokensOfClustersAndMeasuresNoMass) {
+  const kv::KvGeometry geometry{1, 1, kProbeDim, DType::kBF16};
+  const sparse::SparseSettings settings{.sink_tokens = 0, .recent_tokens = 1};
+  SelectionProbe probe(geometry, std::make_shared<OneCluster>(), 1);
+  EXPECT_EQ(probe.index_bytes(geometry), 16U) << "no keys";
+  EXPECT_EQ(probe.index_unit(), sparse::IndexUnit::kSegment);
+  SelectionRecord record(1, 1);
+  probe.Attach(settings, &record);
+  sparse::SelectWorkspace workspace(*kernels::BestKernels());
+  for (uint32_t step = 0; step < 2; ++step) {
+    sparse::Selection selection;
+    probe.Select({.position = 1300, .settings = &settings}, workspace, &selection);
+  }
+  const HeadRecord& head = record.Of(0, 0);
+  EXPECT_EQ(head.rows, 2U);
+  EXPECT_EQ(head.attended_tokens, 2 * 5);
+  EXPECT_EQ(head.measured_rows, 0U);
+  EXPECT_EQ(head.overlap, 1) << "the second row selected the same";
+}
+
 }  // namespace
 }  // namespace spindle::eval
