@@ -22,31 +22,31 @@
 namespace spindle::sparse {
 namespace {
 
-constexpr uint32_t kDim = 32;
-constexpr float kScale = 0.2F;
+constexpr uint32_t kContextDim = 32;
+constexpr float kContextScale = 0.2F;
 
 // Stripes of one layer and head with random rows, and the index of every complete segment.
 class ClusteredContext {
  public:
   ClusteredContext(uint32_t num_tokens, std::mt19937& rng)
-      : geometry_{1, 1, kDim, DType::kBF16}, num_tokens_(num_tokens) {
+      : geometry_{1, 1, kContextDim, DType::kBF16}, num_tokens_(num_tokens) {
     std::normal_distribution<float> normal;
     // Topics, so that clusters differ in size.
-    std::vector<float> topics(size_t{40} * kDim);
+    std::vector<float> topics(size_t{40} * kContextDim);
     for (float& x : topics) {
       x = normal(rng);
     }
-    keys_.resize(size_t{num_tokens} * kDim);
+    keys_.resize(size_t{num_tokens} * kContextDim);
     values_.resize(keys_.size());
     for (uint32_t t = 0; t < num_tokens; ++t) {
       if (t % 64 == 0) {
         stripes_.emplace_back(geometry_.stripe_bytes());
       }
       const size_t topic = std::min(rng() % 40, rng() % 40);
-      for (uint32_t d = 0; d < kDim; ++d) {
-        keys_[size_t{t} * kDim + d] =
-            Stored(t, d, 0, topics[topic * kDim + d] + 0.6F * normal(rng));
-        values_[size_t{t} * kDim + d] = Stored(t, d, geometry_.v_offset(), normal(rng));
+      for (uint32_t d = 0; d < kContextDim; ++d) {
+        keys_[size_t{t} * kContextDim + d] =
+            Stored(t, d, 0, topics[topic * kContextDim + d] + 0.6F * normal(rng));
+        values_[size_t{t} * kContextDim + d] = Stored(t, d, geometry_.v_offset(), normal(rng));
       }
     }
     const RetroInferAlgorithm algorithm;
@@ -73,9 +73,9 @@ class ClusteredContext {
                                   .settings = &settings,
                                   .budget_tokens = budget,
                                   .q = q.data(),
-                                  .group = static_cast<uint32_t>(q.size() / kDim),
-                                  .head_dim = kDim,
-                                  .scale = kScale,
+                                  .group = static_cast<uint32_t>(q.size() / kContextDim),
+                                  .head_dim = kContextDim,
+                                  .scale = kContextScale,
                                   .index = {.stripes = {}, .offset = 0, .segments = addresses_}},
                                  workspace_,
                                  &selection);
@@ -91,7 +91,7 @@ class ClusteredContext {
 
   // Clusters of the first segments, as the index has them.
   [[nodiscard]] std::vector<Cluster> Clusters(uint32_t num_segments) const {
-    const ClusterIndex layout{kDim};
+    const ClusterIndex layout{kContextDim};
     std::vector<Cluster> clusters;
     for (uint32_t place = 0; place < num_segments * 64; ++place) {
       const uint8_t* const index = addresses_[place / 64];
@@ -105,8 +105,8 @@ class ClusteredContext {
            ++i) {
         cluster.positions.push_back(place / 64 * 1024 + half(layout.tokens_offset(), i));
       }
-      for (uint32_t d = 0; d < kDim; ++d) {
-        const size_t i = size_t{place % 64} * kDim + d;
+      for (uint32_t d = 0; d < kContextDim; ++d) {
+        const size_t i = size_t{place % 64} * kContextDim + d;
         cluster.mean.push_back(double{kernels::Bf16ToFloat(half(0, i))});
         cluster.value_mean.push_back(double{kernels::Bf16ToFloat(half(layout.values_offset(), i))});
       }
@@ -117,9 +117,13 @@ class ClusteredContext {
     return clusters;
   }
 
-  [[nodiscard]] float Key(uint32_t t, uint32_t d) const { return keys_[size_t{t} * kDim + d]; }
+  [[nodiscard]] float Key(uint32_t t, uint32_t d) const {
+    return keys_[size_t{t} * kContextDim + d];
+  }
 
-  [[nodiscard]] float Value(uint32_t t, uint32_t d) const { return values_[size_t{t} * kDim + d]; }
+  [[nodiscard]] float Value(uint32_t t, uint32_t d) const {
+    return values_[size_t{t} * kContextDim + d];
+  }
 
  private:
   float Stored(uint32_t t, uint32_t d, size_t plane, float value) {
@@ -140,9 +144,9 @@ class ClusteredContext {
   SelectWorkspace workspace_{*kernels::BestKernels()};
 };
 
-std::vector<float> RandomQuery(uint32_t group, std::mt19937& rng) {
+std::vector<float> RandomGroupQuery(uint32_t group, std::mt19937& rng) {
   std::normal_distribution<float> normal;
-  std::vector<float> q(size_t{group} * kDim);
+  std::vector<float> q(size_t{group} * kContextDim);
   for (float& x : q) {
     x = normal(rng);
   }
@@ -151,10 +155,10 @@ std::vector<float> RandomQuery(uint32_t group, std::mt19937& rng) {
 
 double Logit(const ClusteredContext::Cluster& cluster, const float* q) {
   double sum = 0;
-  for (uint32_t d = 0; d < kDim; ++d) {
+  for (uint32_t d = 0; d < kContextDim; ++d) {
     sum += cluster.mean[d] * double{q[d]};
   }
-  return sum * double{kScale};
+  return sum * double{kContextScale};
 }
 
 struct Zones {
@@ -167,13 +171,13 @@ struct Zones {
 Zones ExpectedZones(const std::vector<ClusteredContext::Cluster>& clusters,
                     uint32_t budget,
                     const std::vector<float>& q) {
-  const size_t group = q.size() / kDim;
+  const size_t group = q.size() / kContextDim;
   std::vector<double> scores(clusters.size());
   for (size_t head = 0; head < group; ++head) {
     double sum = 0;
     std::vector<double> weights;
     for (const ClusteredContext::Cluster& cluster : clusters) {
-      weights.push_back(std::exp(Logit(cluster, &q[head * kDim])));
+      weights.push_back(std::exp(Logit(cluster, &q[head * kContextDim])));
       sum += weights.back();
     }
     for (size_t i = 0; i < clusters.size(); ++i) {
@@ -213,19 +217,19 @@ void ExpectEstimate(const std::vector<ClusteredContext::Cluster>& clusters,
                     const float* q,
                     const float* state) {
   double total = 0;
-  std::vector<double> sum(kDim);
+  std::vector<double> sum(kContextDim);
   for (uint32_t rank = zones.num_retrieved; rank < zones.num_retrieved + zones.num_estimated;
        ++rank) {
     const ClusteredContext::Cluster& cluster = clusters[zones.order[rank]];
     const double weight =
         std::exp(Logit(cluster, q)) * static_cast<double>(cluster.positions.size());
     total += weight;
-    for (uint32_t d = 0; d < kDim; ++d) {
+    for (uint32_t d = 0; d < kContextDim; ++d) {
       sum[d] += weight * cluster.value_mean[d];
     }
   }
-  for (uint32_t d = 0; d < kDim; ++d) {
-    ASSERT_NEAR(state[d] / state[kDim + 1], sum[d] / total, 1e-4);
+  for (uint32_t d = 0; d < kContextDim; ++d) {
+    ASSERT_NEAR(state[d] / state[kContextDim + 1], sum[d] / total, 1e-4);
   }
 }
 
@@ -254,7 +258,7 @@ TEST(RetroInferAlgorithmTest, ZonesEqualTheDefinition) {
     const uint32_t num_segments = (num_tokens - 64) / 1024;
     const auto clusters = context.Clusters(num_segments);
     for (uint32_t round = 0; round < 6 * kRounds; ++round) {
-      const std::vector<float> q = RandomQuery(1 + round % 4, rng);
+      const std::vector<float> q = RandomGroupQuery(1 + round % 4, rng);
       const uint32_t budget = static_cast<uint32_t>(rng() % (round % 7 == 0 ? 40 : num_tokens));
       SparseSettings settings{.min_context = 0};
       settings.always_ranks = true;
@@ -278,8 +282,9 @@ TEST(RetroInferAlgorithmTest, ZonesEqualTheDefinition) {
       ASSERT_EQ(Retrieved(found), expected) << round;
       ASSERT_EQ(found.estimated_tokens, estimated_tokens);
       ASSERT_EQ(found.estimate.empty(), zones.num_estimated == 0);
-      for (size_t head = 0; head * kDim < q.size() && !found.estimate.empty(); ++head) {
-        ExpectEstimate(clusters, zones, &q[head * kDim], &found.estimate[head * (kDim + 2)]);
+      for (size_t head = 0; head * kContextDim < q.size() && !found.estimate.empty(); ++head) {
+        ExpectEstimate(
+            clusters, zones, &q[head * kContextDim], &found.estimate[head * (kContextDim + 2)]);
       }
     }
   }
@@ -292,7 +297,7 @@ TEST(RetroInferAlgorithmTest, EveryTokenIsSteadyOrInOneCluster) {
     ClusteredContext context(num_tokens, rng);
     SparseSettings settings{.min_context = 0};
     settings.always_ranks = true;
-    const Selection all = context.Choose(settings, num_tokens, RandomQuery(3, rng));
+    const Selection all = context.Choose(settings, num_tokens, RandomGroupQuery(3, rng));
     const std::set<uint32_t> steady = PositionsOf(all.tiles);
     const std::set<uint32_t> retrieved = Retrieved(all);
     EXPECT_EQ(all.CountAttended(), num_tokens);
@@ -303,7 +308,7 @@ TEST(RetroInferAlgorithmTest, EveryTokenIsSteadyOrInOneCluster) {
     }
     EXPECT_TRUE(all.estimate.empty());
     settings.always_ranks = false;  // then it is dense attention
-    const Selection dense = context.Choose(settings, num_tokens, RandomQuery(3, rng));
+    const Selection dense = context.Choose(settings, num_tokens, RandomGroupQuery(3, rng));
     EXPECT_TRUE(dense.clusters.empty());
     EXPECT_EQ(dense.CountAttended(), num_tokens);
   }
@@ -313,7 +318,7 @@ TEST(RetroInferAlgorithmTest, RecentTokensKeepTheirSegmentSteady) {
   std::mt19937 rng(static_cast<uint32_t>(test::RandomSeed(33)));
   ClusteredContext context(2300, rng);
   const SparseSettings settings{.recent_tokens = 400, .min_context = 0};
-  const Selection selection = context.Choose(settings, 100, RandomQuery(2, rng));
+  const Selection selection = context.Choose(settings, 100, RandomGroupQuery(2, rng));
   const std::set<uint32_t> steady = PositionsOf(selection.tiles);
   EXPECT_EQ(*steady.upper_bound(15), 1024U);
 }
@@ -323,7 +328,8 @@ TEST(RetroInferAlgorithmTest, EqualScoresGoByPosition) {
   std::mt19937 rng(static_cast<uint32_t>(test::RandomSeed(34)));
   ClusteredContext context(2300, rng);
   const SparseSettings settings{.min_context = 0};
-  const Selection selection = context.Choose(settings, 300, std::vector<float>(2 * kDim, 0.0F));
+  const Selection selection =
+      context.Choose(settings, 300, std::vector<float>(2 * kContextDim, 0.0F));
   ASSERT_FALSE(selection.clusters.empty());
   for (size_t i = 0; i < selection.clusters.size(); ++i) {
     EXPECT_EQ(selection.clusters[i].segment, 0U);
@@ -336,18 +342,18 @@ TEST(RetroInferAlgorithmTest, EstimatedMassIsWithinItsBound) {
   std::mt19937 rng(static_cast<uint32_t>(test::RandomSeed(35)));
   ClusteredContext context(1100, rng);
   for (int round = 0; round < 20; ++round) {
-    const std::vector<float> q = RandomQuery(1, rng);
+    const std::vector<float> q = RandomGroupQuery(1, rng);
     for (const ClusteredContext::Cluster& cluster : context.Clusters(1)) {
       const double logit = Logit(cluster, q.data());
       double mass = 0;
       double spread = 0;
       for (const uint32_t position : cluster.positions) {
         double product = 0;
-        for (uint32_t d = 0; d < kDim; ++d) {
+        for (uint32_t d = 0; d < kContextDim; ++d) {
           product += double{q[d]} * double{context.Key(position, d)};
         }
-        mass += std::exp(product * double{kScale});
-        spread = std::max(spread, std::abs(product * double{kScale} - logit));
+        mass += std::exp(product * double{kContextScale});
+        spread = std::max(spread, std::abs(product * double{kContextScale} - logit));
       }
       const double estimate = static_cast<double>(cluster.positions.size()) * std::exp(logit);
       EXPECT_LE(estimate, mass * 1.02);  // means are rounded to bf16
