@@ -125,9 +125,10 @@ absl::StatusOr<std::unique_ptr<kv::FastTier>> MakeFastTier(const config::LoadOpt
   const uint64_t least = uint64_t{fast.num_rings} * fast.ring_frames * fast.geometry.page_bytes();
   if (fast.fast_bytes < least) {
     return absl::InvalidArgumentError(
-        "--kv-fast-bytes must be at least " + std::to_string(least) + " (the pages of " +
-        std::to_string(fast.pass_unit_tokens) + " tokens of a head for each of " +
-        std::to_string(num_workers) + " threads), got " + std::to_string(fast.fast_bytes));
+        "--kv-fast-bytes must be at least " + std::to_string(least) + " (" +
+        std::to_string(fast.ring_frames) + " pages, whatever a head selects of " +
+        std::to_string(kSegmentTokens) + " tokens, for each of " + std::to_string(num_workers) +
+        " threads), got " + std::to_string(fast.fast_bytes));
   }
   return kv::FastTier::Create(fast, kernels);
 }

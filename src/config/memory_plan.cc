@@ -18,6 +18,7 @@
 #include "serving/body_limits.h"
 #include "serving/held_bytes.h"
 #include "sparse/scratch_bytes.h"
+#include "sparse/selected_pages.h"
 
 namespace spindle::config {
 namespace {
@@ -187,8 +188,11 @@ uint64_t FastMetadataBytes(const LoadOptions& options,
                            uint64_t fast_bytes) {
   const kv::KvGeometry geometry = GeometryOf(options, model);
   const uint64_t num_groups = uint64_t{geometry.num_layers} * geometry.num_kv_heads;
-  const uint64_t pages =
-      num_groups * options.engine.max_num_seqs * (model.max_model_len / geometry.page_tokens() + 1);
+  // Of the algorithm with the most ids: pieces of clusters beside pages.
+  const uint64_t segments = (model.max_model_len + kSegmentTokens - 1) / kSegmentTokens;
+  const uint64_t ids_per_segment =
+      kSegmentTokens / geometry.page_tokens() + sparse::MostPagesOfSegment(geometry);
+  const uint64_t pages = num_groups * options.engine.max_num_seqs * segments * ids_per_segment;
   const uint64_t frames = fast_bytes / geometry.page_bytes();
   return std::max(kMinFastMetadataBytes,
                   2 * (pages * kRegionBytes / kRegionPages + frames * kFrameTableBytes));

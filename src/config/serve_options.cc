@@ -233,6 +233,9 @@ absl::Status FinishServeOptions(ServeOptions* options) {
     return absl::InvalidArgumentError(
         "--model is required: a GGUF file, safetensors file or model folder");
   }
+  for (std::string& name : options->serving.served_names) {
+    SPINDLE_RETURN_IF_ERROR(TakePreset(&name, options));
+  }
   if (options->serving.served_names.empty()) {
     const std::filesystem::path path(options->load.model_path);
     std::filesystem::path name =
@@ -243,7 +246,6 @@ absl::Status FinishServeOptions(ServeOptions* options) {
     options->serving.served_names.push_back(name.string());
   }
   for (std::string& name : options->serving.served_names) {
-    SPINDLE_RETURN_IF_ERROR(TakePreset(&name, options));
     name = ToValidUtf8(name);  // a file's name may hold any bytes
   }
   const std::set<std::string> names(options->serving.served_names.begin(),
@@ -256,9 +258,9 @@ absl::Status FinishServeOptions(ServeOptions* options) {
   options->serving.max_num_seqs = options->load.engine.max_num_seqs;
   options->serving.max_queue_size = ResolveMaxQueueSize(options->load);
   options->serving.sparse = SparseDefaults(options->load);
-  if (options->serving.allow_audit && !options->load.kv.trace_path.empty()) {
+  if (options->serving.allow_audit && options->load.kv.mode != kv::KvMode::kInPlace) {
     return absl::InvalidArgumentError(
-        "--allow-audit and --kv-trace cannot be given together: a trace would hold the audits too");
+        "--allow-audit needs --kv-mode in-place: audits would use the fast tier as well");
   }
   options->serving.max_body_bytes = options->http.max_body_bytes;
   // llama-server's way to ask for a Unix socket.

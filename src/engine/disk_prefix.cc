@@ -17,9 +17,16 @@ bool MayUseTail(const Request& request) {
          !request.spec.sampling.prompt_logprobs.has_value();
 }
 
-// Tokens behind `num_stripes` stripes that need not be computed: all but the last.
-std::span<const TokenId> RestOf(std::span<const TokenId> tokens, uint32_t num_stripes) {
-  return tokens.first(tokens.size() - 1).subspan(num_stripes * kStripeTokens);
+// Tokens behind `num_stripes` stripes whose KV a tail may bring: all but the last. What a request
+// generates under an algorithm has KV that no dense tail with the same tokens has.
+std::span<const TokenId> RestOf(const Request& request,
+                                std::span<const TokenId> tokens,
+                                uint32_t num_stripes) {
+  size_t end = tokens.size() - 1;
+  if (request.spec.decode->policy != nullptr) {
+    end = std::min<size_t>(end, request.prompt_size());
+  }
+  return tokens.first(end).subspan(std::min<size_t>(end, size_t{num_stripes} * kStripeTokens));
 }
 
 // The name of what was kept without one: the same content gets the same.
@@ -84,7 +91,7 @@ std::optional<kv::SessionKeeper::Tail> DiskPrefix::FindTail(const Choice& choice
   if (!MayUseTail(*choice.request)) {
     return std::nullopt;
   }
-  const std::span<const TokenId> rest = RestOf(tokens, end);
+  const std::span<const TokenId> rest = RestOf(*choice.request, tokens, end);
   if (choice.spill.has_value() && choice.spilled_stripes == end) {
     if (const kv::OpenTail* const tail = tier_->SpilledTail(*choice.spill); tail != nullptr) {
       return kv::SessionKeeper::Tail{.tail = *tail,
@@ -103,8 +110,8 @@ uint32_t DiskPrefix::CopyTail(const Choice& choice, SequenceId sequence, uint32_
   uint32_t num_rows = 0;
   if (choice.load.has_value() && tier_->NumSealed(*choice.load) == num_shared) {
     data = tier_->TailData(*choice.load);
-    num_rows =
-        kv::SharedTokens(tier_->TailTokens(*choice.load), RestOf(choice.history, num_shared));
+    num_rows = kv::SharedTokens(tier_->TailTokens(*choice.load),
+                                RestOf(*choice.request, choice.history, num_shared));
   }
   if (data == nullptr) {
     const auto tail = FindTail(choice, choice.keys, choice.history, num_shared);

@@ -402,6 +402,7 @@ void RequestLifecycle::RetireChoice(Choice& choice, FinishReason reason, TokenId
   // The other choices may go on for long.
   choice.history = std::vector<TokenId>();
   choice.keys = std::vector<Digest>();
+  choice.kept = {};
   choice.sampler.reset();
   ++request.num_finished;
   StreamEvent event;

@@ -251,7 +251,8 @@ SparseRequest Overlay(SparseRequest wishes, const SparseRequest& defaults) {
       *wish = preset;
     }
   };
-  if (!HasBudget(wishes)) {
+  // Where the estimate decides, only a budget of its own limits it.
+  if (!HasBudget(wishes) && !wishes.top_p_mass.has_value()) {
     wishes.budget_tokens = defaults.budget_tokens;
     wishes.budget_fraction = defaults.budget_fraction;
   }

@@ -28,7 +28,8 @@ bool IsDue(const BatchEntry& entry) {
   const Choice& choice = *entry.choice;
   const EngineRequest& spec = choice.request->spec;
   return spec.audit_every > 0 && spec.decode->policy != nullptr && !choice.in_prefill &&
-         entry.completes && entry.num_rows == 1 && choice.num_generated % spec.audit_every == 0;
+         !spec.decode->policy->IsDenseAt(choice.committed + 1) && entry.completes &&
+         entry.num_rows == 1 && choice.num_generated % spec.audit_every == 0;
 }
 
 }  // namespace

@@ -128,7 +128,7 @@ class Reader {
       return Error("tensor '" + name + "' has shape " + ShapeText(tensor->shape) +
                    ", for this model it must be " + ShapeText(shape));
     }
-    digest_.Field(name).Bytes(tensor->bytes);
+    digest_.Field(name).Number(static_cast<uint64_t>(tensor->type)).Bytes(tensor->bytes);
     SPINDLE_ASSIGN_OR_RETURN(std::vector<float> values, ReadFloats(*tensor));
     for (const float value : values) {
       if (!std::isfinite(value)) {

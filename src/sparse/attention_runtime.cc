@@ -155,7 +155,9 @@ absl::Status AttentionRuntime::Attend(const AttendArgs& args) {
                                                  .out = args.out,
                                                  .out_stride = args.out_stride,
                                                  .choices = &impl.choices}));
-  impl.use.EndLayer(args.layer);
+  if (args.spec->window == 0) {
+    impl.use.EndLayer(args.layer);
+  }
   if (args.layer.value() + 1U == impl.store.geometry().num_layers) {
     impl.indexes.EndStep();
     impl.use.EndStep();

@@ -44,8 +44,6 @@ class IndexStore {
     return (uint64_t{layer} * num_kv_heads_ + head) * head_bytes_;
   }
 
-  [[nodiscard]] uint64_t committed_bytes() const { return arena_.committed_bytes(); }
-
  private:
   struct SlotState {
     uint32_t generation = 0;

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "kernels/api/attention.h"
+#include "kernels/api/cluster.h"
 #include "kernels/api/rope_append.h"
 #include "sparse/sparse_algorithm.h"
 #include "sparse/step_jobs.h"
@@ -36,9 +37,14 @@ uint64_t ScratchBytes(const kv::KvGeometry& geometry, const ScratchBounds& bound
   // Runs of all sequences once, and again for each head where a choice differs between heads.
   const uint64_t pages = uint64_t{bounds.max_model_len} / geometry.page_tokens() + 1;
   const uint64_t tiles = uint64_t{bounds.max_model_len} / kStripeTokens + 1;
-  const uint64_t lists = bounds.max_sequences *
-                         (pages * sizeof(kernels::KvRun) + tiles * sizeof(TileLive)) *
-                         (1 + geometry.num_kv_heads);
+  // A choice of clusters has as many runs as tokens.
+  const uint64_t choice_runs = bounds.max_model_len * uint64_t{sizeof(kernels::KvRun)};
+  const uint64_t clusters =
+      (spans + 1) * kernels::kMaxSegmentClusters * uint64_t{sizeof(ClusterUse)};
+  const uint64_t lists =
+      bounds.max_sequences *
+      (pages * sizeof(kernels::KvRun) + tiles * sizeof(TileLive) +
+       geometry.num_kv_heads * (choice_runs + clusters + tiles * sizeof(TileLive) + state_bytes));
   const uint64_t rows =
       uint64_t{bounds.max_rows} *
       (sizeof(int32_t) + sizeof(kernels::KvSlot) + sizeof(StepJob) +
@@ -50,7 +56,13 @@ uint64_t ScratchBytes(const kv::KvGeometry& geometry, const ScratchBounds& bound
   const uint64_t partitions = uint64_t{bounds.max_model_len} / kLeastPartitionTokens + 1;
   const uint64_t choices = bounds.num_workers * ((group + 3) * partitions * sizeof(float) +
                                                  pages * sizeof(kernels::KvRun));
-  return queries + partials + kGrowth * (lists + rows + choices) + workers + 3 * kPageBytes;
+  // Clustering: the rows of a segment, centroids, sums and addresses.
+  const uint64_t builds = bounds.num_workers * (kernels::ClusterScratchFloats(
+                                                    kernels::kMaxSegmentTokens, geometry.head_dim) *
+                                                    sizeof(float) +
+                                                2 * kernels::kMaxSegmentTokens * sizeof(void*));
+  return queries + partials + kGrowth * (lists + rows + choices) + workers + builds +
+         3 * kPageBytes;
 }
 
 uint64_t AllIndexBytes(const kv::KvGeometry& geometry,

@@ -49,8 +49,6 @@ class SegmentIndexStore {
     return (uint64_t{layer} * num_kv_heads_ + head) * head_bytes_;
   }
 
-  [[nodiscard]] uint64_t committed_bytes() const { return arena_.committed_bytes(); }
-
  private:
   struct Blob {
     uint32_t slot;

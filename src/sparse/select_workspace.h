@@ -13,16 +13,6 @@ namespace spindle::sparse {
 struct SelectWorkspace {
   explicit SelectWorkspace(const kernels::KernelTable& table) : kernels(table) {}
 
-  // Room for a context of `num_partitions` with `group` query heads of `dim` index elements.
-  void Reserve(uint32_t num_partitions, uint32_t group, uint32_t dim) {
-    query.reserve(size_t{group} * dim);
-    scores.reserve(size_t{group} * num_partitions);
-    best.reserve(num_partitions);
-    chosen.reserve((num_partitions + 63) / 64);
-    kept.reserve((num_partitions + 63) / 64);
-    order.reserve(num_partitions);
-  }
-
   const kernels::KernelTable& kernels;
   std::vector<float> query;      // [group][dim]
   std::vector<float> scores;     // [group][partitions]

@@ -88,8 +88,6 @@ void StepChoices::Select(const ChoiceQueries& queries,
       .stripes = jobs_->sequences()[job.sequence].stripes,
       .kv_offset = queries.layer.value() * geometry_.extent_bytes() + head * geometry_.head_bytes(),
   };
-  // An estimate over the whole context says nothing about a window.
-  const bool estimates = policy.settings().NeedsMass() && spec.window == 0;
   const SelectJob select{
       .position = job.first_position,
       .decode_step = job.decode_step,
@@ -105,7 +103,7 @@ void StepChoices::Select(const ChoiceQueries& queries,
       .softcap = spec.softcap,
       .index = queries.indexes->ViewOf(job.sequence, queries.layer, kv_head),
       .spec = queries.spec,
-      .keys = estimates ? &keys : nullptr,
+      .keys = policy.settings().NeedsMass() ? &keys : nullptr,
   };
   Selection& selection = Of(job_idx, head);
   selection.Clear();
@@ -141,7 +139,7 @@ void StepChoices::Hold(LayerIdx layer, size_t job_idx, uint32_t head) {
 
 // After all jobs of the layer have what they hold: the last choice of every sequence is the next
 // step's.
-void StepChoices::Keep(LayerIdx layer) {
+void StepChoices::Keep(LayerIdx layer, bool chooses) {
   const uint32_t num_heads = geometry_.num_kv_heads;
   for (const StepSequence& sequence : jobs_->sequences()) {
     const StepJob& last = jobs_->jobs()[sequence.job_end - 1];
@@ -152,7 +150,7 @@ void StepChoices::Keep(LayerIdx layer) {
     }
     const size_t anchor_job = sequence.job_end - 1 - (last.first_position - last.anchor);
     kept->groups.resize(size_t{geometry_.num_layers} * num_heads);
-    for (uint32_t head = 0; head < num_heads && !last.IsDense(layer); ++head) {
+    for (uint32_t head = 0; chooses && head < num_heads && !last.IsDense(layer); ++head) {
       kept->groups[size_t{layer.value()} * num_heads + head] = Of(anchor_job, head);
     }
     if (layer.value() + 1U == geometry_.num_layers) {
@@ -190,6 +188,15 @@ absl::Status StepChoices::Choose(const ChoiceQueries& queries, StepUse* use) {
   if (sparse_jobs_.empty()) {
     return absl::OkStatus();
   }
+  // A layer with a window sees little in any case, and choices know no windows.
+  if (queries.spec->window != 0) {
+    is_dense_.assign(is_dense_.size(), true);
+    all_dense_ = true;
+    if (keeps_) {
+      Keep(queries.layer, /*chooses=*/false);
+    }
+    return absl::OkStatus();
+  }
   SPINDLE_RETURN_IF_ERROR(
       ForChoices(queries.layer, [&](size_t job, uint32_t head, SelectWorkspace& workspace) {
         if (jobs_->jobs()[job].Chooses()) {
@@ -205,7 +212,7 @@ absl::Status StepChoices::Choose(const ChoiceQueries& queries, StepUse* use) {
         }));
   }
   if (keeps_) {
-    Keep(queries.layer);
+    Keep(queries.layer, /*chooses=*/true);
   }
   FallBack(queries.layer, use);
   return absl::OkStatus();

@@ -1,6 +1,7 @@
 // What the jobs of a step attend to, layer by layer, whoever attends to it afterwards: choices of
-// the policies' algorithms, choices that an earlier row has made, and everything where a layer's
-// estimate is too small. Thread-safety: engine-thread only; choosing runs on the pool.
+// the policies' algorithms, choices that an earlier row has made, and everything where a layer has
+// a sliding window or its estimate is too small. Thread-safety: engine-thread only; choosing runs
+// on the pool.
 #pragma once
 
 #include <cstdint>
@@ -68,7 +69,8 @@ class StepChoices {
   void Select(const ChoiceQueries& queries, size_t job, uint32_t head, SelectWorkspace& workspace);
   // Takes over the choice of the job's anchor, and what has come since.
   void Hold(LayerIdx layer, size_t job, uint32_t head);
-  void Keep(LayerIdx layer);
+  // `chooses`: the layer is one that does.
+  void Keep(LayerIdx layer, bool chooses);
   void FallBack(LayerIdx layer, StepUse* use);
 
   const kv::KvGeometry geometry_;

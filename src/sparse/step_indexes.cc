@@ -204,15 +204,4 @@ IndexView StepIndexes::ViewOf(uint32_t sequence, LayerIdx layer, KvHeadIdx head)
   return {};
 }
 
-uint64_t StepIndexes::committed_bytes() const {
-  uint64_t bytes = 0;
-  for (const auto& [algorithm, store] : stores_) {
-    bytes += store.committed_bytes();
-  }
-  for (const auto& [algorithm, store] : segment_stores_) {
-    bytes += store.committed_bytes();
-  }
-  return bytes;
-}
-
 }  // namespace spindle::sparse

@@ -42,9 +42,6 @@ class StepIndexes {
   // Of the step's i-th sequence; empty without an index. Valid until the next step.
   [[nodiscard]] IndexView ViewOf(uint32_t sequence, LayerIdx layer, KvHeadIdx head) const;
 
-  // Memory of all indexes.
-  [[nodiscard]] uint64_t committed_bytes() const;
-
  private:
   // One stripe that wants keys.
   struct StripeWork {

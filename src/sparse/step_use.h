@@ -26,6 +26,7 @@ class StepUse {
     jobs_use_[job].fell_back = true;
   }
 
+  // The layer is one that chooses.
   void EndLayer(LayerIdx layer);
 
   // Adds to the use of every sequence that has one.

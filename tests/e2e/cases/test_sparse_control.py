@@ -172,14 +172,6 @@ class SparseControlTest(unittest.TestCase):
         worse = self.stats(self.ask(sparse=sparse, audit_every=1))["audit"]
         self.assertLess(better["mean_kl"], worse["mean_kl"])
 
-    def test_audits_through_a_fast_tier(self):
-        sparse = {**SHADOW, "budget_tokens": 64}
-        with Server("--threads", "2", "--allow-audit", "--kv-mode", "mirror", "--kv-fast-bytes", "24MiB") as server:
-            audited = self.ask(server=server, sparse=sparse, audit_every=2)
-        here = self.ask(sparse=sparse, audit_every=2)
-        self.assertEqual(self.answer(audited), self.answer(here))
-        self.assertEqual(self.stats(audited)["audit"], self.stats(here)["audit"])
-
     def test_audits_need_permission(self):
         with Server("--threads", "2") as server:
             body = {"model": "smol", "prompt": "hi", "max_tokens": 1, "spindle": {"audit_every": 1}}

@@ -179,6 +179,20 @@ TEST(ServeOptionsTest, ServedNamesAreValidUtf8) {
   EXPECT_EQ(ParseServe({"/m/bad\xff.gguf"})->serving.served_names.front(), "bad\xEF\xBF\xBD");
 }
 
+TEST(ServeOptionsTest, AFileNameWithAnEqualsSignIsNoPreset) {
+  const auto options = ParseServe({"/m/a=b.gguf"});
+  ASSERT_TRUE(options.ok()) << options.status();
+  EXPECT_THAT(options->serving.served_names, ElementsAre("a=b"));
+}
+
+TEST(ServeOptionsTest, AuditsRunInPlaceOnly) {
+  EXPECT_TRUE(ParseServe({"m.gguf", "--allow-audit"}).ok());
+  const absl::Status status =
+      ParseServe({"m.gguf", "--allow-audit", "--kv-mode", "mirror"}).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr("--kv-mode"));
+}
+
 TEST(ServeOptionsTest, DuplicateNamesAreRefused) {
   EXPECT_FALSE(ParseServe({"m.gguf", "-a", "x", "-a", "x"}).ok());
 }
