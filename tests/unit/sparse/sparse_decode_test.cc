@@ -273,6 +273,29 @@ TEST_P(SparseDecodeTest, DenseLayersAndShortContextsAreDense) {
   }
 }
 
+// The first layer has a window, the second none.
+TEST_P(SparseDecodeTest, LayersWithAWindowChooseNothing) {
+  const SparsePolicy policy = Policy(GetParam(), 64);
+  RigOptions options = Options();
+  options.windows = {300, 0};
+  for (const bool mirror : {false, true}) {
+    options.mirror = mirror;
+    options.has_clusters = mirror;
+    options.frames_per_group = mirror ? 16 : 0;
+    AttentionRig rig(options);
+    const std::vector<float> dense = PrefillAndDecode(rig, nullptr);
+    const std::vector<float> results = PrefillAndDecode(rig, &policy);
+    const size_t width = rig.q_width();
+    for (uint32_t step = 0; step < kSteps; ++step) {
+      const size_t at = step * rig.token_width();
+      EXPECT_EQ(std::memcmp(&results[at], &dense[at], width * sizeof(float)), 0) << step;
+    }
+    if (std::string_view(GetParam()) != "dense") {
+      EXPECT_FALSE(EqualResults(results, dense));
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Algorithms,
     SparseDecodeTest,
