@@ -78,7 +78,7 @@ class PlacementTest(unittest.TestCase):
         server = Server("--kv-mode", "mirror", "--kv-fast-bytes", "4KiB", "--threads", "2", wait=False)
         self.addCleanup(server.stop)
         self.assertNotEqual(server.process.wait(60), 0)
-        self.assertIn("--kv-fast-bytes must be at least 524288", server.log_text())
+        self.assertIn("--kv-fast-bytes must be at least 1048576", server.log_text())
 
 
 if __name__ == "__main__":
