@@ -210,6 +210,18 @@ TEST(PrepareGenerate, StatisticsBesideAChatAreObeyed) {
   EXPECT_TRUE(prepared.value().decode->policy->settings().estimates_mass);
 }
 
+TEST(PrepareGenerate, AModelNamedBesideAChatBringsItsOwnDefaults) {
+  serving::ServingOptions options;
+  options.served_names = {"smol", "other"};
+  options.presets["smol"].algorithm = "quest";
+  const serving::FakeService service(options);
+  v1::GenerateRequest request;
+  request.set_chat_json(R"({"model":"smol","messages":[{"role":"user","content":"a"}]})");
+  EXPECT_TRUE(PrepareGenerate(request, service.caller, service.api).value().decode.has_value());
+  request.set_model("other");
+  EXPECT_FALSE(PrepareGenerate(request, service.caller, service.api).value().decode.has_value());
+}
+
 TEST(PrepareGenerate, AChatSaysItInItsBody) {
   const serving::FakeService service;
   v1::GenerateRequest request;
