@@ -1,11 +1,13 @@
 #include "config/load_options.h"
 
 #include <algorithm>
+#include <string_view>
 #include <utility>
 
 #include "base/prefix_key.h"
 #include "base/status_macros.h"
 #include "config/sparse_preset.h"
+#include "engine/algorithm_facts.h"
 #include "kv/trace/access_trace.h"
 
 namespace spindle::config {
@@ -128,15 +130,13 @@ void AddFastOptions(OptionTable& table, LoadOptions& options) {
 // Defaults of a request's `spindle.sparse`.
 void AddSparseOptions(OptionTable& table, LoadOptions& options) {
   engine::SparseRequest& sparse = options.sparse;
+  std::vector<std::pair<std::string, std::string>> algorithms = {{"auto", ""}};
+  for (const std::string_view name : engine::KnownAlgorithms()) {
+    algorithms.emplace_back(name, name);
+  }
   table.Choice<std::string>("sparse-algorithm",
                             &sparse.algorithm,
-                            {{"auto", ""},
-                             {"dense", "dense"},
-                             {"streaming", "streaming"},
-                             {"quest", "quest"},
-                             {"shadowkv", "shadowkv"},
-                             {"retroinfer", "retroinfer"},
-                             {"seer_r", "seer_r"}},
+                            std::move(algorithms),
                             "how generated tokens attend to the context, unless a request says; "
                             "auto: as the preset says, "
                             "else dense");

@@ -1,6 +1,9 @@
 #include "engine/algorithm_facts.h"
 
+#include <iterator>
 #include <memory>
+
+#include "sparse/algorithm_registry.h"
 
 namespace spindle::engine {
 
@@ -14,6 +17,17 @@ std::vector<AlgorithmFacts> FactsOf(const sparse::AlgorithmSet& algorithms) {
                    .extra_weights = algorithm->weight_bytes() > 0});
   }
   return all;
+}
+
+std::vector<std::string_view> KnownAlgorithms() {
+  std::vector<std::string_view> names;
+  for (const std::shared_ptr<const sparse::SparseAlgorithm>& algorithm : sparse::Algorithms()) {
+    names.push_back(algorithm->name());
+  }
+  names.insert(names.end(),
+               std::begin(sparse::kAlgorithmsWithWeights),
+               std::end(sparse::kAlgorithmsWithWeights));
+  return names;
 }
 
 }  // namespace spindle::engine

@@ -21,4 +21,8 @@ struct AlgorithmFacts {
 // In the order of the set, "dense" first. Views into the algorithms.
 [[nodiscard]] std::vector<AlgorithmFacts> FactsOf(const sparse::AlgorithmSet& algorithms);
 
+// Names that requests and options may use: the algorithms of the build, "dense" first, then those
+// that need weights of their own.
+[[nodiscard]] std::vector<std::string_view> KnownAlgorithms();
+
 }  // namespace spindle::engine

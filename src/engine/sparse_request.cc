@@ -59,6 +59,21 @@ T Choose(const std::optional<T>& wish, const std::optional<T>& preset, T otherwi
   return wish.value_or(preset.value_or(otherwise));
 }
 
+using Params = std::vector<std::pair<std::string, double>>;
+
+// By name: a wish replaces the server's value of that one alone.
+Params Merge(const Params& wishes, Params defaults) {
+  for (const auto& wish : wishes) {
+    const auto same = std::ranges::find(defaults, wish.first, &Params::value_type::first);
+    if (same == defaults.end()) {
+      defaults.push_back(wish);
+    } else {
+      same->second = wish.second;
+    }
+  }
+  return defaults;
+}
+
 bool HasBudget(const SparseRequest& request) {
   return request.budget_tokens.has_value() || request.budget_fraction.has_value();
 }
@@ -114,7 +129,7 @@ absl::Status ApplyMass(const SparseRequest& wishes,
   return absl::OkStatus();
 }
 
-absl::Status ApplyParams(const std::vector<std::pair<std::string, double>>& params,
+absl::Status ApplyParams(const Params& params,
                          const sparse::SparseAlgorithm& algorithm,
                          SparseSettings* settings) {
   const std::span<const sparse::Knob> knobs = algorithm.knobs();
@@ -150,11 +165,15 @@ absl::StatusOr<SparseSettings> SettingsOf(const SparseRequest& wishes,
                                           const SparseRequest& defaults,
                                           const sparse::SparseAlgorithm& algorithm,
                                           const kv::KvGeometry& geometry) {
+  const bool is_servers = algorithm.name() == defaults.algorithm;
   SparseSettings settings;
   settings.min_context = Choose(wishes.min_context, defaults.min_context, settings.min_context);
   SPINDLE_RETURN_IF_ERROR(ApplyMass(wishes, defaults, algorithm, &settings));
   ApplyBudget(wishes, defaults, &settings);
   settings.sink_tokens = Choose(wishes.sink_tokens, defaults.sink_tokens, settings.sink_tokens);
+  if (!wishes.sink_tokens.has_value() && !is_servers && !algorithm.CheckSettings(settings).ok()) {
+    settings.sink_tokens = SparseSettings().sink_tokens;  // the server's is for other algorithms
+  }
   settings.recent_tokens =
       Choose(wishes.recent_tokens, defaults.recent_tokens, settings.recent_tokens);
   settings.reselect_interval = Choose(wishes.reselect_interval, defaults.reselect_interval, 1U);
@@ -166,11 +185,8 @@ absl::StatusOr<SparseSettings> SettingsOf(const SparseRequest& wishes,
     settings.reselect_interval = 1;
   }
   // The server's parameters are those of its algorithm.
-  SPINDLE_RETURN_IF_ERROR(
-      ApplyParams(wishes.params.empty() && algorithm.name() == defaults.algorithm ? defaults.params
-                                                                                  : wishes.params,
-                  algorithm,
-                  &settings));
+  SPINDLE_RETURN_IF_ERROR(ApplyParams(
+      Merge(wishes.params, is_servers ? defaults.params : Params()), algorithm, &settings));
   SPINDLE_ASSIGN_OR_RETURN(
       settings.dense_layers,
       DenseLayers(Choose(wishes.dense_layers, defaults.dense_layers, {}), geometry.num_layers));
@@ -226,6 +242,31 @@ MethodDigest MethodOf(const sparse::SparseAlgorithm& algorithm, const SparseSett
   return hash.Finish();
 }
 
+// What can only narrow a choice says nothing where all is attended.
+absl::Status CheckDense(const SparseRequest& wishes, const sparse::AlgorithmSet& algorithms) {
+  const char* const asked = wishes.budget_tokens.has_value()           ? "budget_tokens"
+                            : wishes.budget_fraction.has_value()       ? "budget_fraction"
+                            : !wishes.layer_multipliers.empty()        ? "layer_multipliers"
+                            : !wishes.head_multipliers.empty()         ? "head_multipliers"
+                            : wishes.reselect_interval.value_or(1) > 1 ? "reselect_interval"
+                                                                       : nullptr;
+  if (asked == nullptr) {
+    return absl::OkStatus();
+  }
+  if (!NamesDefault(wishes.algorithm)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(asked, " has no meaning with the algorithm 'dense'"));
+  }
+  std::string names;
+  for (const std::shared_ptr<const sparse::SparseAlgorithm>& algorithm : algorithms.all()) {
+    if (algorithm->name() != "dense") {
+      names += (names.empty() ? "" : ", ") + std::string(algorithm->name());
+    }
+  }
+  return absl::FailedPreconditionError(absl::StrCat(
+      asked, " needs an algorithm that selects, and the server's is 'dense': name one of ", names));
+}
+
 // An expectation, until steps have been measured.
 double MandatoryPages(const sparse::SparseAlgorithm& algorithm,
                       const SparseSettings& settings,
@@ -276,8 +317,8 @@ SparseRequest Overlay(SparseRequest wishes, const SparseRequest& defaults) {
     wishes.head_multipliers = defaults.head_multipliers;
   }
   // Parameters are those of an algorithm.
-  if (wishes.params.empty() && same_algorithm) {
-    wishes.params = defaults.params;
+  if (same_algorithm) {
+    wishes.params = Merge(wishes.params, defaults.params);
   }
   return wishes;
 }
@@ -325,6 +366,7 @@ absl::StatusOr<SparseDecode> ResolveSparse(const SparseRequest& wishes,
   SPINDLE_RETURN_IF_ERROR(algorithm->CheckSettings(settings));
   SparseDecode decode;
   if (algorithm->name() == "dense") {
+    SPINDLE_RETURN_IF_ERROR(CheckDense(wishes, algorithms));
     return decode;
   }
   decode.algorithm = algorithm->name();

@@ -46,8 +46,8 @@ inline constexpr uint32_t kMaxReselectInterval = 64;
 // `wishes` over `defaults`. The method of prefix keys follows from all that decides choices.
 // ERRORS, whose messages begin with the field's name: kInvalidArgument (out of range; layers and
 // heads that the model does not have), kUnimplemented (a parameter that the algorithm does not
-// have), kFailedPrecondition (what the algorithm does not offer). kNotFound: this model has no such
-// algorithm.
+// have), kFailedPrecondition (what the algorithm does not offer; what would narrow a choice where
+// the algorithm is dense). kNotFound: this model has no such algorithm.
 [[nodiscard]] absl::StatusOr<SparseDecode> ResolveSparse(const SparseRequest& wishes,
                                                          const SparseRequest& defaults,
                                                          const kv::KvGeometry& geometry,

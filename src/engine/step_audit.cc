@@ -3,26 +3,11 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/logit_divergence.h"
 #include "base/status_macros.h"
 
 namespace spindle::engine {
 namespace {
-
-struct LogSum {
-  double max;
-  double log_sum;  // ln Σ exp(logit - max)
-
-  [[nodiscard]] double LogProbability(float logit) const { return logit - max - log_sum; }
-};
-
-LogSum LogSumOf(std::span<const float> logits) {
-  const double max = *std::ranges::max_element(logits);
-  double sum = 0;
-  for (const float logit : logits) {
-    sum += std::exp(logit - max);
-  }
-  return {max, std::log(sum)};
-}
 
 bool IsDue(const BatchEntry& entry) {
   const Choice& choice = *entry.choice;
@@ -36,13 +21,9 @@ bool IsDue(const BatchEntry& entry) {
 
 Divergence Compare(std::span<const float> dense, std::span<const float> sparse) {
   SPINDLE_CHECK(!dense.empty() && dense.size() == sparse.size());
-  const LogSum p = LogSumOf(dense);
-  const LogSum q = LogSumOf(sparse);
   Divergence result;
+  result.kl = KlDivergence(dense, LogSumExp(dense), sparse, LogSumExp(sparse));
   for (size_t i = 0; i < dense.size(); ++i) {
-    const double log_p = p.LogProbability(dense[i]);
-    // A token that the standard rules out adds nothing.
-    result.kl += std::exp(log_p) == 0 ? 0 : std::exp(log_p) * (log_p - q.LogProbability(sparse[i]));
     result.max_logit_diff =
         std::max(result.max_logit_diff, std::abs(double{dense[i]} - double{sparse[i]}));
   }

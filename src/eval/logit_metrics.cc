@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/logit_divergence.h"
 #include "base/status_macros.h"
 
 namespace spindle::eval {
@@ -10,12 +11,7 @@ namespace spindle::eval {
 LogitRow ReadLogits(std::span<const float> logits) {
   SPINDLE_CHECK(logits.size() >= kTopTokens);
   LogitRow row{.logits = logits};
-  const double largest = *std::max_element(logits.begin(), logits.end());
-  double sum = 0;
-  for (const float logit : logits) {
-    sum += std::exp(logit - largest);
-  }
-  row.log_sum_exp = largest + std::log(sum);
+  row.log_sum_exp = LogSumExp(logits);
 
   const auto is_better = [logits](TokenId a, TokenId b) {
     const float x = logits[static_cast<size_t>(a)];
@@ -43,12 +39,7 @@ double NegativeLogLikelihood(const LogitRow& row, TokenId token) {
 StepScores CompareLogits(const LogitRow& dense, const LogitRow& row, TokenId reference) {
   SPINDLE_CHECK(dense.logits.size() == row.logits.size());
   StepScores scores;
-  const double shift = row.log_sum_exp - dense.log_sum_exp;
-  for (size_t i = 0; i < dense.logits.size(); ++i) {
-    const double dense_logit = dense.logits[i];
-    scores.kl += std::exp(dense_logit - dense.log_sum_exp) * (dense_logit - row.logits[i] + shift);
-  }
-  scores.kl = std::max(scores.kl, 0.0);  // rounding may leave -1e-17
+  scores.kl = KlDivergence(dense.logits, dense.log_sum_exp, row.logits, row.log_sum_exp);
   scores.dense_nll = NegativeLogLikelihood(dense, reference);
   scores.nll = NegativeLogLikelihood(row, reference);
   scores.probability_change = std::exp(-scores.nll) - std::exp(-scores.dense_nll);

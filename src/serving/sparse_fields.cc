@@ -307,6 +307,10 @@ Result<SparseRequest> ParseSparse(std::string_view json) {
 }
 
 MaybeError CheckAudit(const ServingOptions& options, uint32_t audit_every) {
+  if (MaybeError error = CheckInteger(audit_every, kAuditEvery, {0, kMaxAuditEvery});
+      error.has_value()) {
+    return error;
+  }
   if (audit_every == 0 || options.allow_audit) {
     return std::nullopt;
   }
@@ -322,6 +326,7 @@ MaybeError ApplySparse(const ServingOptions& options,
                        const ServedModel& model,
                        PreparedRequest* request) {
   if (!request->sparse.has_value() && !options.presets.contains(request->model)) {
+    request->decode.reset();  // of another model name, before that was replaced
     return std::nullopt;
   }
   SparseRequest wishes = request->sparse.value_or(SparseRequest());

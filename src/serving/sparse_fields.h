@@ -16,7 +16,8 @@ namespace spindle::serving {
 inline constexpr std::string_view kAuditEvery = "spindle.audit_every";
 inline constexpr int64_t kMaxAuditEvery = INT32_MAX;
 
-// ERRORS: insufficient_permissions unless the server allows audits.
+// ERRORS: invalid_value above kMaxAuditEvery; insufficient_permissions unless the server allows
+// audits.
 [[nodiscard]] MaybeError CheckAudit(const ServingOptions& options, uint32_t audit_every);
 
 // The object as JSON text from elsewhere than a request's body: checked in the same way.

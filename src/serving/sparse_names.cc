@@ -1,22 +1,25 @@
 #include "serving/sparse_names.h"
 
 #include <algorithm>
+#include <vector>
 
 #include <fmt/format.h>
 
+#include "engine/algorithm_facts.h"
 #include "serving/field_reader.h"
 
 namespace spindle::serving {
 
 MaybeError CheckSparseAlgorithm(std::string_view name, std::string_view path) {
-  if (name == "auto" || std::ranges::find(kKnownAlgorithms, name) != kKnownAlgorithms.end()) {
+  const std::vector<std::string_view> known = engine::KnownAlgorithms();
+  if (name == "auto" || std::ranges::find(known, name) != known.end()) {
     return std::nullopt;
   }
   return InvalidRequest("invalid_value",
                         std::string(path),
                         fmt::format("'{}' must be one of auto, {}; '{}' is not known.",
                                     path,
-                                    fmt::join(kKnownAlgorithms, ", "),
+                                    fmt::join(known, ", "),
                                     Excerpt(name)));
 }
 

@@ -1,7 +1,5 @@
 #include "sparse/algorithm_registry.h"
 
-#include <array>
-
 #include "sparse/dense/dense_algorithm.h"
 #include "sparse/quest/quest_algorithm.h"
 #include "sparse/retroinfer/retroinfer_algorithm.h"
@@ -11,7 +9,7 @@
 namespace spindle::sparse {
 
 std::span<const std::shared_ptr<const SparseAlgorithm>> Algorithms() {
-  static const std::array<std::shared_ptr<const SparseAlgorithm>, 5> algorithms = {
+  static const std::shared_ptr<const SparseAlgorithm> algorithms[] = {
       std::make_shared<DenseAlgorithm>(),
       std::make_shared<StreamingAlgorithm>(),
       std::make_shared<QuestAlgorithm>(),

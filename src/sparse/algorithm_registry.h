@@ -10,6 +10,9 @@
 
 namespace spindle::sparse {
 
+// Names of those that need weights of their own: known, and there if a model has the weights.
+inline constexpr std::string_view kAlgorithmsWithWeights[] = {"seer_r"};
+
 // Shared with the policies of requests.
 [[nodiscard]] std::span<const std::shared_ptr<const SparseAlgorithm>> Algorithms();
 

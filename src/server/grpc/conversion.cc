@@ -433,6 +433,7 @@ Result<PreparedRequest> PrepareGenerate(const v1::GenerateRequest& request,
   }
   if (chat) {
     value.progress = value.progress || request.output().progress();
+    value.stats = value.stats || request.output().stats() == v1::STATS_LEVEL_SUMMARY;
   } else {
     ApplyStoppingAndOutput(request, service.max_model_len(), &value);
     if (request.has_sparse()) {

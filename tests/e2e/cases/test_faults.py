@@ -61,7 +61,10 @@ class FaultTest(unittest.TestCase):
                 self.check(server)
             self.assertEqual(server.uncounted(), [])
             self.assertGreater(server.disk_hits(), 0)
-            self.assertGreater(server.report()["segments"]["damaged_reads"], 0)
+            segments = server.report()["segments"]
+            self.assertGreater(segments["damaged_reads"], 0)
+            # Of all three passes: few transfers are made, and one kind may be spared.
+            self.assertGreater(segments["short_reads"] + segments["short_writes"], 0)
             self.assertEqual(server.state(), "ok")
 
     def test_full_device_and_outage(self):

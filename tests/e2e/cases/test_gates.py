@@ -96,6 +96,7 @@ class GatesTest(unittest.TestCase):
         for arguments, message in ((("--sparse-gates", str(other)), "made for another model, another"),
                                    (("--sparse-algorithm", "seer_r"), "seer_r needs gates")):
             server = Server(*arguments, wait=False)
+            self.addCleanup(server.stop)
             self.assertEqual(server.process.wait(timeout=60), 3)
             self.assertIn(message, server.log_text())
 

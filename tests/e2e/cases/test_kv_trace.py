@@ -158,6 +158,7 @@ class KvTraceTest(unittest.TestCase):
     def test_what_cannot_be_recorded_is_refused_at_start(self):
         def refusal(*arguments):
             server = Server(*arguments, wait=False)
+            self.addCleanup(server.stop)
             self.assertNotEqual(server.process.wait(60), 0)
             return server.log_text()
         taken = os.path.join(self.folder.name, "file")

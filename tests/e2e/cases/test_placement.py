@@ -76,8 +76,9 @@ class PlacementTest(unittest.TestCase):
 
     def test_a_fast_tier_smaller_than_its_rings_is_refused_at_start(self):
         server = Server("--kv-mode", "mirror", "--kv-fast-bytes", "4KiB", "--threads", "2", wait=False)
+        self.addCleanup(server.stop)
         self.assertNotEqual(server.process.wait(60), 0)
-        self.assertIn("--kv-fast-bytes must be at least 524288", server.log_text())
+        self.assertIn("--kv-fast-bytes must be at least 1048576", server.log_text())
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """What governs sparse attention beside its budget: estimated mass, the guard, kept choices, audits, knobs, presets (C24, C41)."""
 import concurrent.futures
 import json
+import os
 import pathlib
 import tempfile
 import unittest
@@ -14,13 +15,6 @@ PROMPT = " ".join(f"Item {i} costs {i * 37 % 1000} coins." for i in range(110)) 
 LONG_PROMPT = " ".join(f"Item {i} costs {i * 37 % 1000} coins." for i in range(140))  # more than 1,500 tokens
 SHADOW = {"algorithm": "shadowkv", "min_context": 0, "params": {"outlier_chunks": 8}}
 AUTH = (("authorization", f"Bearer {KEY}"),)
-
-
-def preset_file(text):
-    file = tempfile.NamedTemporaryFile("w", suffix=".yaml", delete=False)
-    file.write(text)
-    file.close()
-    return file.name
 
 
 class SparseControlTest(unittest.TestCase):
@@ -46,6 +40,12 @@ class SparseControlTest(unittest.TestCase):
         if response.status != status:
             raise AssertionError(response.body)
         return response.json
+
+    def preset_file(self, text):
+        with tempfile.NamedTemporaryFile("w", suffix=".yaml", delete=False) as file:
+            file.write(text)
+        self.addCleanup(os.unlink, file.name)
+        return file.name
 
     @staticmethod
     def answer(response):
@@ -126,15 +126,15 @@ class SparseControlTest(unittest.TestCase):
         self.assertLess(guarded["attended_fraction_mean"], 1)
 
     def test_kept_choices_are_the_same_everywhere(self):
-        for algorithm in ("quest", "shadowkv", "streaming"):
-            sparse = {"algorithm": algorithm, "budget_tokens": 96, "min_context": 0}
-            every = self.answer(self.ask(sparse={**sparse, "reselect_interval": 1}))
-            self.assertEqual(every, self.answer(self.ask(sparse=sparse)))
-            kept = self.answer(self.ask(sparse={**sparse, "reselect_interval": 8}))
-            self.assertNotEqual(kept, every)
-            self.assertEqual(kept, self.answer(self.ask(sparse={**sparse, "reselect_interval": 8})))
-        with Server("--threads", "2", "--kv-mode", "mirror", "--kv-fast-bytes", "24MiB") as server:
-            self.assertEqual(self.answer(self.ask(server=server, sparse={**sparse, "reselect_interval": 8})), kept)
+        with Server("--threads", "2", "--kv-mode", "mirror", "--kv-fast-bytes", "24MiB") as mirror:
+            for algorithm in ("quest", "shadowkv", "streaming"):
+                sparse = {"algorithm": algorithm, "budget_tokens": 96, "min_context": 0}
+                every = self.answer(self.ask(sparse={**sparse, "reselect_interval": 1}))
+                self.assertEqual(every, self.answer(self.ask(sparse=sparse)))
+                kept = self.answer(self.ask(sparse={**sparse, "reselect_interval": 8}))
+                self.assertNotEqual(kept, every)
+                self.assertEqual(kept, self.answer(self.ask(sparse={**sparse, "reselect_interval": 8})))
+                self.assertEqual(kept, self.answer(self.ask(server=mirror, sparse={**sparse, "reselect_interval": 8})), algorithm)
 
     def test_preempted_requests_go_on_with_what_they_kept(self):
         """More tokens than the tight server holds: it computes again what it gave up."""
@@ -183,6 +183,8 @@ class SparseControlTest(unittest.TestCase):
         cases = [
             ({"algorithm": "quest", "top_p_mass": 0.9}, "unsupported_combination", "top_p_mass"),
             ({"top_p_mass": 0.9}, "unsupported_combination", "top_p_mass"),
+            ({"budget_tokens": 256}, "unsupported_combination", "budget_tokens"),
+            ({"algorithm": "auto", "head_multipliers": [2]}, "unsupported_combination", "head_multipliers"),
             ({"algorithm": "streaming", "fallback": "dense"}, "unsupported_combination", "fallback"),
             ({"algorithm": "shadowkv", "min_mass": 0.5}, "unsupported_combination", "min_mass"),
             ({"algorithm": "shadowkv", "top_p_mass": 0}, "invalid_value", "top_p_mass"),
@@ -220,8 +222,8 @@ class SparseControlTest(unittest.TestCase):
             self.ask(sparse={"algorithm": name, "top_p_mass": 0.9}, prompt="hi", tokens=1, status=200 if algorithm["mass_estimate"] else 400)
 
     def test_presets(self):
-        general = preset_file("algorithm: shadowkv\nbudget_tokens: 96\nmin_context: 0\ndense_layers: first:2\nparams: {outlier_chunks: 8}\n")
-        own = preset_file("algorithm: quest\nbudget_tokens: 64\nmin_context: 0\ndense_layers: [0]\nlayer_multipliers: [1, 2]\n")
+        general = self.preset_file("algorithm: shadowkv\nbudget_tokens: 96\nmin_context: 0\ndense_layers: first:2\nparams: {outlier_chunks: 8}\n")
+        own = self.preset_file("algorithm: quest\nbudget_tokens: 64\nmin_context: 0\ndense_layers: [0]\nlayer_multipliers: [1, 2]\n")
         wanted = {"algorithm": "shadowkv", "budget_tokens": 96, "min_context": 0, "dense_layers": [0, 1], "params": {"outlier_chunks": 8}}
         with Server("--threads", "2", "--sparse-preset", general, "--served-model-name", f"quick={own}") as server:
             by_default = self.ask(server=server)
@@ -240,7 +242,8 @@ class SparseControlTest(unittest.TestCase):
     def test_presets_that_do_not_fit_are_refused_at_the_start(self):
         for text, why in (("algorithm: telepathy\n", "algorithm"), ("dense_layers: [30]\nalgorithm: quest\n", "dense_layers"),
                           ("budget: 5\n", "budget"), ("- 1\n", "map")):
-            server = Server("--sparse-preset", preset_file(text), wait=False)
+            server = Server("--sparse-preset", self.preset_file(text), wait=False)
+            self.addCleanup(server.stop)
             self.assertNotEqual(server.process.wait(60), 0, text)
             self.assertIn(why, server.log_text())
 

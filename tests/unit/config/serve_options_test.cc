@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "engine/algorithm_facts.h"
+
 namespace spindle::config {
 namespace {
 
@@ -56,6 +58,18 @@ TEST(ServeOptionsTest, GatesAreFoundBesideTheModelUnlessNamed) {
   ASSERT_TRUE(named.ok()) << named.status();
   EXPECT_EQ(named->load.sparse_gates, "/g");
   EXPECT_EQ(named->load.sparse.algorithm, "seer_r");
+}
+
+TEST(ServeOptionsTest, EveryKnownAlgorithmMayBeTheDefault) {
+  EXPECT_EQ(ParseServe({"m.gguf", "--sparse-algorithm", "auto"})->load.sparse.algorithm, "");
+  const absl::Status refused = ParseServe({"m.gguf", "--sparse-algorithm", "telepathy"}).status();
+  EXPECT_THAT(std::string(refused.message()), ::testing::HasSubstr("--sparse-algorithm"));
+  for (const std::string_view name : engine::KnownAlgorithms()) {
+    const auto options = ParseServe({"m.gguf", "--sparse-algorithm", std::string(name)});
+    ASSERT_TRUE(options.ok()) << options.status();
+    EXPECT_EQ(options->load.sparse.algorithm, name);
+    EXPECT_THAT(std::string(refused.message()), ::testing::HasSubstr(std::string(name)));
+  }
 }
 
 TEST(ServeOptionsTest, SpellingsOfOtherServersWork) {

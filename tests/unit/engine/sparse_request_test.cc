@@ -69,7 +69,25 @@ TEST(SparseRequestTest, KnobsAreThoseOfTheAlgorithm) {
   EXPECT_EQ(SettingsFor(wishes).knobs, (std::vector<double>{8, 8}));
   const SparseRequest server{.algorithm = "shadowkv", .params = {{"outlier_chunks", 2}}};
   EXPECT_EQ(SettingsFor({}, server).knobs[1], 2);
+  const SparseRequest preset{.algorithm = "retroinfer", .params = {{"estimation_fraction", 0.5}}};
+  const SparseRequest other{.algorithm = "auto", .params = {{"segment_tokens", 1024}}};
+  EXPECT_EQ(SettingsFor(other, preset).knobs, (std::vector<double>{16, 1024, 0.5}));
+  EXPECT_EQ(SettingsFor({.params = {{"estimation_fraction", 0}}}, preset).knobs[2], 0);
+  EXPECT_EQ(SettingsFor(Overlay(other, preset)).knobs, (std::vector<double>{16, 1024, 0.5}));
   EXPECT_EQ(SettingsFor({.algorithm = "quest"}, server).knobs, (std::vector<double>{16}));
+}
+
+TEST(SparseRequestTest, ADefaultThatAnAlgorithmCannotFollowIsForTheOthers) {
+  const SparseRequest server{.sink_tokens = 32};
+  EXPECT_EQ(SettingsFor({.algorithm = "retroinfer"}, server).sink_tokens, 4U);
+  EXPECT_EQ(SettingsFor({.algorithm = "quest"}, server).sink_tokens, 32U);
+  // What is said of retroinfer itself is refused.
+  for (const absl::StatusOr<SparseDecode>& own :
+       {Resolve({.algorithm = "retroinfer", .sink_tokens = 32}),
+        Resolve({}, {.algorithm = "retroinfer", .sink_tokens = 32})}) {
+    EXPECT_EQ(own.status().code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_TRUE(std::string(own.status().message()).starts_with("sink_tokens ")) << own.status();
+  }
 }
 
 TEST(SparseRequestTest, RefusalsNameTheField) {
@@ -85,6 +103,17 @@ TEST(SparseRequestTest, RefusalsNameTheField) {
        absl::StatusCode::kFailedPrecondition,
        "top_p_mass "},
       {{.top_p_mass = 0.9}, absl::StatusCode::kFailedPrecondition, "top_p_mass "},
+      {{.budget_tokens = 256}, absl::StatusCode::kFailedPrecondition, "budget_tokens needs "},
+      {{.algorithm = "auto", .budget_fraction = 0.5},
+       absl::StatusCode::kFailedPrecondition,
+       "budget_fraction needs "},
+      {{.layer_multipliers = {2}},
+       absl::StatusCode::kFailedPrecondition,
+       "layer_multipliers needs "},
+      {{.algorithm = "dense", .head_multipliers = {2}},
+       absl::StatusCode::kFailedPrecondition,
+       "head_multipliers has no meaning "},
+      {{.reselect_interval = 2}, absl::StatusCode::kFailedPrecondition, "reselect_interval needs "},
       {{.algorithm = "quest", .dense_fallback = true},
        absl::StatusCode::kFailedPrecondition,
        "fallback "},
@@ -115,6 +144,20 @@ TEST(SparseRequestTest, RefusalsNameTheField) {
     EXPECT_EQ(decode.status().code(), row.code) << row.begins;
     EXPECT_TRUE(std::string(decode.status().message()).starts_with(row.begins)) << decode.status();
   }
+}
+
+TEST(SparseRequestTest, ADenseServerObeysWhatDoesNotNarrow) {
+  const SparseRequest wishes{.sink_tokens = 8,
+                             .recent_tokens = 8,
+                             .min_context = 0,
+                             .dense_layers = std::vector<int32_t>{0, -1}};
+  EXPECT_TRUE(Resolve(wishes).ok());
+  // Defaults wait for requests that name an algorithm.
+  EXPECT_TRUE(Resolve({}, {.budget_tokens = 64}).ok());
+  EXPECT_EQ(SettingsFor({.algorithm = "quest"}, {.budget_tokens = 64}).budget_tokens, 64U);
+  const absl::Status refused = Resolve({.budget_tokens = 64}).status();
+  EXPECT_TRUE(std::string(refused.message()).ends_with("streaming, quest, shadowkv, retroinfer"))
+      << refused;
 }
 
 TEST(SparseRequestTest, WhateverDecidesChoicesIsPartOfTheMethod) {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <random>
 #include <vector>
 
@@ -69,6 +70,12 @@ TEST(LogitMetrics, OfARowAndItself) {
   EXPECT_EQ(scores.probability_change, 0);
   EXPECT_TRUE(scores.same_top);
   EXPECT_EQ(scores.top_overlap, 1);
+}
+
+TEST(LogitMetrics, TokensThatTheStandardRulesOutAddNothing) {
+  std::vector<float> logits = {1, 2, 3, 4, 5, 6};
+  logits[2] = -std::numeric_limits<float>::infinity();
+  EXPECT_EQ(CompareLogits(ReadLogits(logits), ReadLogits(logits), 3).kl, 0);
 }
 
 TEST(LogitMetrics, BestTokensInOrderEqualOnesById) {

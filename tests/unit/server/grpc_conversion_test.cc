@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "server/grpc/conversion.h"
+#include "serving/sparse_fields.h"
 #include "unit/serving/serving_fakes.h"
 
 namespace spindle::server {
@@ -179,6 +180,46 @@ TEST(PrepareGenerate, KeptKvNeedsPermissionAndOneChoice) {
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(refused.error().http_status, 403);
   EXPECT_EQ(refused.error().message, "This API key may not send 'kv.session'.");
+}
+
+TEST(PrepareGenerate, AuditsAreCountedAsInJson) {
+  serving::ServingOptions options;
+  options.allow_audit = true;
+  const serving::FakeService service(options);
+  v1::GenerateRequest request = TextRequest();
+  request.mutable_output()->set_audit_every(static_cast<uint32_t>(serving::kMaxAuditEvery));
+  EXPECT_TRUE(PrepareGenerate(request, service.caller, service.api).ok());
+  request.mutable_output()->set_audit_every(static_cast<uint32_t>(serving::kMaxAuditEvery) + 1);
+  const auto refused = PrepareGenerate(request, service.caller, service.api);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, "invalid_value");
+  EXPECT_EQ(refused.error().param, "output.audit_every");
+}
+
+TEST(PrepareGenerate, StatisticsBesideAChatAreObeyed) {
+  const serving::FakeService service;
+  v1::GenerateRequest request;
+  request.set_model("smol");
+  request.set_chat_json(R"({"messages":[{"role":"user","content":"a"}],
+                            "spindle":{"sparse":{"algorithm":"shadowkv"}}})");
+  EXPECT_FALSE(PrepareGenerate(request, service.caller, service.api).value().stats);
+  request.mutable_output()->set_stats(v1::STATS_LEVEL_SUMMARY);
+  const auto prepared = PrepareGenerate(request, service.caller, service.api);
+  ASSERT_TRUE(prepared.ok());
+  EXPECT_TRUE(prepared.value().stats);
+  EXPECT_TRUE(prepared.value().decode->policy->settings().estimates_mass);
+}
+
+TEST(PrepareGenerate, AModelNamedBesideAChatBringsItsOwnDefaults) {
+  serving::ServingOptions options;
+  options.served_names = {"smol", "other"};
+  options.presets["smol"].algorithm = "quest";
+  const serving::FakeService service(options);
+  v1::GenerateRequest request;
+  request.set_chat_json(R"({"model":"smol","messages":[{"role":"user","content":"a"}]})");
+  EXPECT_TRUE(PrepareGenerate(request, service.caller, service.api).value().decode.has_value());
+  request.set_model("other");
+  EXPECT_FALSE(PrepareGenerate(request, service.caller, service.api).value().decode.has_value());
 }
 
 TEST(PrepareGenerate, AChatSaysItInItsBody) {

@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "engine/algorithm_facts.h"
 #include "serving/sparse_names.h"
 #include "unit/serving/serving_fakes.h"
 
@@ -29,7 +30,7 @@ TEST(ModelListing, EveryListedAlgorithmIsAccepted) {
     EXPECT_TRUE(prepared.ok()) << algorithm["name"];
   }
   EXPECT_EQ(sparse["default"], sparse["algorithms"][0]["name"]);
-  for (const std::string_view name : kKnownAlgorithms) {
+  for (const std::string_view name : engine::KnownAlgorithms()) {
     EXPECT_FALSE(CheckSparseAlgorithm(name, "x").has_value()) << name;
   }
   EXPECT_EQ(CheckSparseAlgorithm("telepathy", "x")->code, "invalid_value");
