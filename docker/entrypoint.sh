@@ -6,6 +6,7 @@ set -eu
 . /usr/local/lib/spindle/default_model.sh
 
 default_model=/models/smollm2.gguf
+default_gates=/usr/share/spindle/sparse/gates/smollm2-135m-instruct.gates.safetensors
 
 # Reads the arguments of `serve`: config=FILE, and has_model=1 when they name a model.
 read_arguments() {
@@ -48,6 +49,7 @@ use_default_model() {
   [ -f "$default_model" ] || return 0
   # The sampling that the model's authors advise.
   export SPINDLE_MODEL="$default_model" SPINDLE_TEMPERATURE="${SPINDLE_TEMPERATURE:-0.2}" SPINDLE_TOP_P="${SPINDLE_TOP_P:-0.9}"
+  [ ! -f "$default_gates" ] || export SPINDLE_SPARSE_GATES="${SPINDLE_SPARSE_GATES:-$default_gates}"
 }
 
 [ "${1:-}" = serve ] || exec spindle "$@"

@@ -11,6 +11,7 @@ model=$("$ROOT/tools/fetch_model.sh")
 
 host=127.0.0.1
 port=8000
+other_model=
 previous=
 for arg in "$@"; do
   case $previous in
@@ -20,6 +21,7 @@ for arg in "$@"; do
   case $arg in
     --port=*) port=${arg#*=} ;;
     --host=*) host=${arg#*=} ;;
+    --model | --model=* | -m* | --config | --config=*) other_model=1 ;;
   esac
   previous=$arg
 done
@@ -33,9 +35,9 @@ cat >&2 <<EOF
 EOF
 # What the model's authors advise; flags win.
 export SPINDLE_TEMPERATURE=${SPINDLE_TEMPERATURE:-0.2} SPINDLE_TOP_P=${SPINDLE_TOP_P:-0.9}
-# Gates of that model; another one is not served with them.
+# Gates of that model; another one, or one that a configuration file may name, is not served with them.
 gates=$ROOT/configs/sparse/gates/smollm2-135m-instruct.gates.safetensors
-if [[ " $* " != *" --model"* && " $* " != *" -m "* ]]; then
+if [ -z "$other_model" ] && [ -z "${SPINDLE_CONFIG:-}" ]; then
   export SPINDLE_SPARSE_GATES=${SPINDLE_SPARSE_GATES:-$gates}
 fi
 exec "$ROOT/build/release/bin/spindle" serve --model "$model" --served-model-name smollm2 "$@"

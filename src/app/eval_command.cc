@@ -8,8 +8,11 @@
 #include "app/load_progress.h"
 #include "app/model_loader.h"
 #include "base/log.h"
+#include "base/status_macros.h"
 #include "cli/eval.h"
 #include "formats/model_file.h"
+#include "model/config_reader.h"
+#include "sparse/algorithm_set.h"
 
 namespace spindle::app {
 namespace {
@@ -34,11 +37,21 @@ class StageBars {
 absl::StatusOr<cli::EvalOutcome> RunEval(
     const cli::EvalOptions& options,
     const std::shared_ptr<const formats::ModelFile>& file,  // shared with the model
-    const text::Tokenizer& tokenizer) {
+    const text::Tokenizer& tokenizer,
+    const sparse::AlgorithmSet& algorithms) {
   StageBars bars;
-  return cli::Eval(options, file, tokenizer, [&bars](const std::string& stage, double fraction) {
-    bars.Show(stage, fraction);
-  });
+  return cli::Eval(
+      options, file, tokenizer, algorithms, [&bars](const std::string& stage, double fraction) {
+        bars.Show(stage, fraction);
+      });
+}
+
+// As the server has them.
+absl::StatusOr<sparse::AlgorithmSet> AlgorithmsOf(const config::LoadOptions& options,
+                                                  const formats::ModelFile& file) {
+  SPINDLE_ASSIGN_OR_RETURN(model::ModelConfig shape, model::ReadConfig(file));
+  SPINDLE_RETURN_IF_ERROR(model::ApplyOptions(options.model, &shape));
+  return LoadAlgorithms(options, file, shape);
 }
 
 }  // namespace
@@ -68,7 +81,12 @@ int EvalCommand(const std::vector<std::string>& arguments) {
   if (!tokenizer.ok()) {
     return Fatal(kExitModel, tokenizer.status());
   }
-  const absl::StatusOr<cli::EvalOutcome> outcome = RunEval(options, *file, **tokenizer);
+  const absl::StatusOr<sparse::AlgorithmSet> algorithms = AlgorithmsOf(options.load, **file);
+  if (!algorithms.ok()) {
+    return Fatal(kExitModel, algorithms.status());
+  }
+  const absl::StatusOr<cli::EvalOutcome> outcome =
+      RunEval(options, *file, **tokenizer, *algorithms);
   if (!outcome.ok()) {
     const absl::Status& status = outcome.status();
     return Fatal(absl::IsInvalidArgument(status)     ? kExitUsage

@@ -84,6 +84,15 @@ absl::StatusOr<Plan> MakePlan(const EvalOptions& options) {
   return plan;
 }
 
+absl::Status CheckTexts(const std::vector<std::string>& paths) {
+  for (const std::string& path : paths) {
+    if (std::count(paths.begin(), paths.end(), path) > 1) {
+      return absl::InvalidArgumentError("--text names '" + path + "' twice");
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckContexts(const EvalOptions& options, const Plan& plan, uint32_t max_model_len) {
   const uint32_t behind =
       std::max(options.num_windows > 0 ? std::max(options.num_steps, options.num_free_steps) : 0U,
@@ -99,8 +108,20 @@ absl::Status CheckContexts(const EvalOptions& options, const Plan& plan, uint32_
                       behind,
                       context));
     }
+    SPINDLE_RETURN_IF_ERROR(eval::CheckTaskOptions(plan.tasks, context));
   }
   return absl::OkStatus();
+}
+
+// The file's name; all of the path where files of other folders have the same one.
+std::string TextName(const std::string& path, const std::vector<std::string>& paths) {
+  const auto name = [](const std::string& of) {
+    return std::filesystem::path(of).filename().string();
+  };
+  const auto same = std::count_if(paths.begin(), paths.end(), [&](const std::string& other) {
+    return name(other) == name(path);
+  });
+  return same > 1 ? path : name(path);
 }
 
 absl::StatusOr<std::vector<eval::Text>> ReadTexts(const EvalOptions& options,
@@ -116,7 +137,7 @@ absl::StatusOr<std::vector<eval::Text>> ReadTexts(const EvalOptions& options,
       continue;
     }
     SPINDLE_ASSIGN_OR_RETURN(std::string content, ReadFile(path, kMaxTextBytes));
-    texts.push_back({std::filesystem::path(path).filename().string(), std::move(content)});
+    texts.push_back({TextName(path, options.texts), std::move(content)});
   }
   return texts;
 }
@@ -259,6 +280,7 @@ bool EvalOutcome::passed() const {
 void AddEvalOptions(config::OptionTable& table, EvalOptions& options) {
   config::AddModelOptions(table, options.load);
   config::AddComputeOptions(table, options.load);
+  config::AddGatesOption(table, options.load);
   table.TextList("text",
                  "FILE",
                  &options.texts,
@@ -270,12 +292,12 @@ void AddEvalOptions(config::OptionTable& table, EvalOptions& options) {
   table.Uint32("steps", &options.num_steps, 1, 65536, "tokens decoded per piece");
   table.Text("tasks", "FAMILY,…|none", &options.tasks, "retrieval tasks");
   table.Uint32("samples", &options.num_samples, 1, 4096, "of each task family and context");
-  table.Uint32(
-      "generated",
-      &options.generated_tokens,
-      0,
-      65536,
-      "tokens at the end of a task's context that are decoded, and hold what is asked for");
+  table.Uint32("generated",
+               &options.generated_tokens,
+               0,
+               65536,
+               "tokens at the end of a task's context that are decoded, and hold what is asked "
+               "for; not cwe");
   table.Uint32("free", &options.num_free_steps, 0, 65536, "tokens decoded greedily per piece");
   table.Uint32("sink", &options.sink_tokens, 0, 65536, "first tokens, always attended");
   table.Uint32("recent", &options.recent_tokens, 1, 65536, "last tokens, always attended");
@@ -288,8 +310,10 @@ void AddEvalOptions(config::OptionTable& table, EvalOptions& options) {
 absl::StatusOr<EvalOutcome> Eval(const EvalOptions& options,
                                  const std::shared_ptr<const formats::ModelFile>& file,
                                  const text::Tokenizer& tokenizer,
+                                 const sparse::AlgorithmSet& algorithms,
                                  const EvalProgress& progress) {
   SPINDLE_ASSIGN_OR_RETURN(const Plan plan, MakePlan(options));
+  SPINDLE_RETURN_IF_ERROR(CheckTexts(options.texts));
   const kernels::KernelTable* kernels = kernels::FindKernelsByName(options.load.isa);
   if (kernels == nullptr) {
     return absl::InvalidArgumentError("--isa " + options.load.isa +
@@ -300,7 +324,7 @@ absl::StatusOr<EvalOutcome> Eval(const EvalOptions& options,
   SPINDLE_RETURN_IF_ERROR(CheckContexts(options, plan, shape.max_model_len));
   const kv::KvGeometry geometry = config::GeometryOf(options.load, shape);
   SPINDLE_ASSIGN_OR_RETURN(const std::vector<eval::EvalPolicy> policies,
-                           eval::MakePolicies(plan.policies, geometry));
+                           eval::MakePolicies(plan.policies, geometry, algorithms));
   if (!options.output.empty()) {
     SPINDLE_RETURN_IF_ERROR(MakeFolder(options.output));
   }

@@ -15,6 +15,7 @@
 #include "eval/gates.h"
 #include "eval/summary.h"
 #include "formats/model_file.h"
+#include "sparse/algorithm_set.h"
 #include "text/tokenizer.h"
 
 namespace spindle::cli {
@@ -54,13 +55,15 @@ struct EvalOutcome {
 // What is being done, and the fraction of it in [0, 1].
 using EvalProgress = std::function<void(const std::string&, double)>;
 
-// Loads the model and runs what the options say; writes the report's files.
+// Loads the model and runs what the options say; writes the report's files. `algorithms`: those
+// that serve the model.
 // ERRORS: kInvalidArgument naming the option and its range; kResourceExhausted (memory of KV or
 // indexes); those of the model, texts and files.
 [[nodiscard]] absl::StatusOr<EvalOutcome> Eval(
     const EvalOptions& options,
     const std::shared_ptr<const formats::ModelFile>& file,
     const text::Tokenizer& tokenizer,
+    const sparse::AlgorithmSet& algorithms,
     const EvalProgress& progress);
 
 }  // namespace spindle::cli

@@ -149,18 +149,7 @@ void AddSparseOptions(OptionTable& table, LoadOptions& options) {
                return absl::OkStatus();
              },
              .show = [&options]() -> OptionValue { return options.sparse_preset_path; }});
-  table.Add({.name = "sparse-gates",
-             .value_name = "FILE",
-             .help = "trained gates of the algorithm seer_r for this model",
-             .shown_default = "*.gates.safetensors beside the model, if there",
-             .apply = [&options](const std::vector<std::string>& values) -> absl::Status {
-               options.sparse_gates = values.front();
-               return absl::OkStatus();
-             },
-             .show = [&options]() -> OptionValue {
-               return options.sparse_gates.empty() ? OptionValue()
-                                                   : OptionValue(options.sparse_gates);
-             }});
+  AddGatesOption(table, options);
   constexpr uint32_t kMaxTokens = 1U << 30;
   table
       .OptionalUint32("sparse-budget",
@@ -334,6 +323,21 @@ void AddModelOptions(OptionTable& table, LoadOptions& options) {
                       "context per sequence; default: as trained")
       .aliases = {"--ctx-size", "-c"};
   AddRopeOptions(table, options.model.rope);
+}
+
+void AddGatesOption(OptionTable& table, LoadOptions& options) {
+  table.Add({.name = "sparse-gates",
+             .value_name = "FILE",
+             .help = "trained gates of the algorithm seer_r for this model",
+             .shown_default = "*.gates.safetensors beside the model, if there",
+             .apply = [&options](const std::vector<std::string>& values) -> absl::Status {
+               options.sparse_gates = values.front();
+               return absl::OkStatus();
+             },
+             .show = [&options]() -> OptionValue {
+               return options.sparse_gates.empty() ? OptionValue()
+                                                   : OptionValue(options.sparse_gates);
+             }});
 }
 
 void AddComputeOptions(OptionTable& table, LoadOptions& options) {

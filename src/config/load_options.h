@@ -48,10 +48,11 @@ struct LoadOptions {
   std::string isa = "auto";  // kernel table
 };
 
-// Which model, its tokenizer, arithmetic and context; and what it is computed on. Both are part of
-// AddLoadOptions. Fields are borrowed.
+// Which model, its tokenizer, arithmetic and context; what it is computed on; the gates of seer_r.
+// All are part of AddLoadOptions. Fields are borrowed.
 void AddModelOptions(OptionTable& table, LoadOptions& options);
 void AddComputeOptions(OptionTable& table, LoadOptions& options);
+void AddGatesOption(OptionTable& table, LoadOptions& options);
 
 // Adds the flags of the structure, with llama.cpp's and vLLM's spellings, to a table. Fields are
 // borrowed.

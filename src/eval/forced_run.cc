@@ -101,7 +101,7 @@ absl::StatusOr<ExactnessResult> CheckAlgorithm(EvalModel& model,
                                                SequenceId prompt,
                                                const EvalPolicy& smallest,
                                                std::span<const TokenId> tokens) {
-  SPINDLE_ASSIGN_OR_RETURN(const EvalPolicy full, MakeFullPolicy(smallest.algorithm));
+  const EvalPolicy full = MakeFullPolicy(smallest);
   SPINDLE_ASSIGN_OR_RETURN(const ForkGroup group, ForkGroup::Create(model, prompt, 4));
   ExactnessResult result{.algorithm = smallest.algorithm,
                          .full_budget_equals_dense = true,
@@ -127,10 +127,6 @@ absl::StatusOr<ExactnessResult> CheckAlgorithm(EvalModel& model,
 }
 
 }  // namespace
-
-uint64_t ForcedResult::num_positions() const {
-  return policies.empty() ? 0 : uint64_t{num_steps} * policies.front().windows.size();
-}
 
 absl::StatusOr<ForcedResult> RunForced(EvalModel& model,
                                        std::span<const EvalPolicy> policies,

@@ -28,8 +28,6 @@ struct ForcedResult {
   uint32_t context_tokens = 0;
   uint32_t num_steps = 0;
   std::vector<ForcedScores> policies = {};  // as the policies of the run
-
-  [[nodiscard]] uint64_t num_positions() const;
 };
 
 // Called with the fraction done in [0, 1].

@@ -80,6 +80,8 @@ class Checks {
     results_.push_back({std::string(gate), what, value, bound, passed});
   }
 
+  [[nodiscard]] bool empty() const { return results_.empty(); }
+
   std::vector<GateResult> Take() { return std::move(results_); }
 
  private:
@@ -199,6 +201,11 @@ void CheckRepetition(const FreeSummary& run, Checks* checks) {
 }
 
 void CheckRetention(const TaskSummary& task, Checks* checks) {
+  checks->Add("samples",
+              fmt::format("{} at {}", task.family, task.context_tokens),
+              std::to_string(task.num_samples),
+              fmt::format(">= {}", kGateSamples),
+              task.num_samples >= kGateSamples);
   for (const TaskRow& row : task.rows) {
     const std::string what =
         fmt::format("{}, {} at {}", row.policy, task.family, task.context_tokens);
@@ -295,6 +302,9 @@ std::vector<GateResult> CheckGates(const EvalSummary& summary) {
     CheckRepetition(run, &checks);
   }
   CheckTasks(summary, &checks);
+  if (checks.empty()) {
+    checks.Add("nothing", "the run measured nothing that has a gate", "0 gates", ">= 1", false);
+  }
   return checks.Take();
 }
 

@@ -22,8 +22,11 @@ struct GateResult {
 // Positions that a forced run needs for its figures to be worth a gate.
 inline constexpr uint64_t kGatePositions = 8192;
 
-// One result per gate that the run has figures for. Gates of curves apply to contexts of at least
-// 4,096 tokens; what a run did not measure is no result.
+// Samples that a task family needs for its retention to be worth a gate.
+inline constexpr uint32_t kGateSamples = 100;
+
+// One result per gate that the run has figures for; a failed one where it has none at all. Gates of
+// curves apply to contexts of at least 4,096 tokens; what a run did not measure is no result.
 [[nodiscard]] std::vector<GateResult> CheckGates(const EvalSummary& summary);
 
 }  // namespace spindle::eval

@@ -20,7 +20,9 @@ class KeyIndex {
   // `inner` null: the keys alone. An inner algorithm whose index is one of segments gets no keys.
   KeyIndex(const kv::KvGeometry& geometry, std::shared_ptr<const sparse::SparseAlgorithm> inner);
 
-  [[nodiscard]] const sparse::SparseAlgorithm* inner() const { return inner_.get(); }
+  [[nodiscard]] const std::shared_ptr<const sparse::SparseAlgorithm>& inner() const {
+    return inner_;
+  }
 
   [[nodiscard]] bool has_keys() const { return key_bytes_ > 0; }
 

@@ -8,7 +8,6 @@
 #include "absl/strings/numbers.h"
 #include "base/status_macros.h"
 #include "eval/baseline_algorithms.h"
-#include "sparse/algorithm_registry.h"
 #include "sparse/quest/quest_algorithm.h"
 #include "sparse/shadowkv/shadowkv_algorithm.h"
 #include "sparse/streaming/streaming_algorithm.h"
@@ -36,10 +35,10 @@ class PolicyMaker {
     return std::make_shared<SelectionProbe>(geometry_, std::move(algorithm), options_.mass_stride);
   }
 
-  void Add(PolicyRole role,
-           const std::string& algorithm,
-           double budget,
-           const std::shared_ptr<SelectionProbe>& probe) {
+  absl::Status Add(PolicyRole role,
+                   const std::string& algorithm,
+                   double budget,
+                   const std::shared_ptr<SelectionProbe>& probe) {
     SparseSettings settings;
     settings.budget_tokens = 0;
     settings.budget_fraction = budget;
@@ -47,12 +46,18 @@ class PolicyMaker {
     settings.recent_tokens = options_.recent_tokens;
     settings.min_context = 0;
     settings.dense_layers = DenseLayersOf(algorithm);
+    const absl::Status status = probe->CheckSettings(settings);
+    if (!status.ok()) {
+      return absl::InvalidArgumentError("--algorithms " + algorithm + ": " +
+                                        std::string(status.message()));
+    }
     policies_.push_back(
         {.role = role,
          .algorithm = algorithm,
          .budget = budget,
          .probe = probe,
          .policy = std::make_unique<const sparse::SparsePolicy>(probe, std::move(settings))});
+    return absl::OkStatus();
   }
 
   void AddDense() { policies_.emplace_back(); }
@@ -65,7 +70,7 @@ class PolicyMaker {
   std::vector<EvalPolicy> policies_;
 };
 
-absl::Status CheckOptions(const PolicyOptions& options) {
+absl::Status CheckOptions(const PolicyOptions& options, const sparse::AlgorithmSet& algorithms) {
   for (size_t i = 0; i < options.algorithms.size(); ++i) {
     const std::string& name = options.algorithms[i];
     const auto first = std::find(options.algorithms.begin(), options.algorithms.end(), name);
@@ -75,14 +80,15 @@ absl::Status CheckOptions(const PolicyOptions& options) {
     if (name == "dense" || name == "streaming") {
       return absl::InvalidArgumentError("--algorithms: '" + name + "' is always compared with");
     }
-    if (sparse::FindAlgorithm(name) == nullptr) {
+    if (algorithms.Find(name) == nullptr) {
       std::string known;
-      for (const auto& algorithm : sparse::Algorithms()) {
+      for (const auto& algorithm : algorithms.all()) {
         known += known.empty() ? "" : ", ";
         known += algorithm->name();
       }
       return absl::InvalidArgumentError("--algorithms: no algorithm has the name '" + name +
-                                        "'; there are " + known);
+                                        "'; there are " + known +
+                                        " (seer_r needs gates: --sparse-gates)");
     }
   }
   for (const double budget : options.budgets) {
@@ -125,45 +131,43 @@ std::string EvalPolicy::Name() const {
 }
 
 absl::StatusOr<std::vector<EvalPolicy>> MakePolicies(const PolicyOptions& options,
-                                                     const kv::KvGeometry& geometry) {
-  SPINDLE_RETURN_IF_ERROR(CheckOptions(options));
+                                                     const kv::KvGeometry& geometry,
+                                                     const sparse::AlgorithmSet& algorithms) {
+  SPINDLE_RETURN_IF_ERROR(CheckOptions(options, algorithms));
   PolicyMaker maker(options, geometry);
   maker.AddDense();
-  maker.Add(
-      PolicyRole::kStreaming, "", 0, maker.Probe(std::make_shared<sparse::StreamingAlgorithm>()));
+  SPINDLE_RETURN_IF_ERROR(maker.Add(
+      PolicyRole::kStreaming, "", 0, maker.Probe(std::make_shared<sparse::StreamingAlgorithm>())));
   const auto random = maker.Probe(std::make_shared<RandomAlgorithm>(kPageTokens, options.seed));
   for (const double budget : options.budgets) {
-    maker.Add(PolicyRole::kRandom, "", budget, random);
+    SPINDLE_RETURN_IF_ERROR(maker.Add(PolicyRole::kRandom, "", budget, random));
   }
   for (const std::string& name : options.algorithms) {
-    const std::shared_ptr<const SparseAlgorithm> algorithm = sparse::FindAlgorithm(name);
+    const std::shared_ptr<const SparseAlgorithm> algorithm = algorithms.Find(name);
     const auto probe = maker.Probe(algorithm);
     // Clusters of segments cannot be counted beside an index of stripes: the budget then.
     const bool can_match = algorithm->index_unit() == sparse::IndexUnit::kStripe;
     const auto oracle = maker.Probe(std::make_shared<OracleAlgorithm>(
         geometry, PartitionTokens(name), can_match ? algorithm : nullptr));
     for (const double budget : options.budgets) {
-      maker.Add(PolicyRole::kOracle, name, budget, oracle);
-      maker.Add(PolicyRole::kAlgorithm, name, budget, probe);
+      SPINDLE_RETURN_IF_ERROR(maker.Add(PolicyRole::kOracle, name, budget, oracle));
+      SPINDLE_RETURN_IF_ERROR(maker.Add(PolicyRole::kAlgorithm, name, budget, probe));
     }
   }
   return maker.Take();
 }
 
-absl::StatusOr<EvalPolicy> MakeFullPolicy(const std::string& algorithm) {
-  std::shared_ptr<const SparseAlgorithm> found = sparse::FindAlgorithm(algorithm);
-  if (found == nullptr) {
-    return absl::InvalidArgumentError("no algorithm has the name '" + algorithm + "'");
-  }
+EvalPolicy MakeFullPolicy(const EvalPolicy& policy) {
+  SPINDLE_CHECK(policy.role == PolicyRole::kAlgorithm);
   SparseSettings settings;
   settings.budget_fraction = 1;
   settings.min_context = 0;
   settings.always_ranks = true;
   return EvalPolicy{
       .role = PolicyRole::kAlgorithm,
-      .algorithm = algorithm,
+      .algorithm = policy.algorithm,
       .budget = 1,
-      .policy = std::make_unique<const sparse::SparsePolicy>(std::move(found), settings)};
+      .policy = std::make_unique<const sparse::SparsePolicy>(policy.probe->inner(), settings)};
 }
 
 uint32_t PartitionTokens(std::string_view algorithm) {

@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "eval/selection_probe.h"
 #include "kv/kv_geometry.h"
+#include "sparse/algorithm_set.h"
 #include "sparse/sparse_policy.h"
 
 namespace spindle::eval {
@@ -30,8 +31,8 @@ enum class PolicyRole : uint8_t {
 
 struct EvalPolicy {
   PolicyRole role = PolicyRole::kDense;
-  std::string algorithm = {};  // of the registry; for the oracle: the one it is matched with
-  double budget = 0;           // share of the context to select; 0: none
+  std::string algorithm = {};                  // for the oracle: the one it is matched with
+  double budget = 0;                           // share of the context to select; 0: none
   std::shared_ptr<SelectionProbe> probe = {};  // shared by the policies of one algorithm
   std::unique_ptr<const sparse::SparsePolicy> policy = {};  // null: dense
 
@@ -49,16 +50,19 @@ struct PolicyOptions {
 };
 
 // Dense first; then streaming, random at each budget, and each algorithm with its oracle at each.
-// Quest leaves its first two layers dense, as its authors do, and so does its oracle.
-// They outlive the
-// model that they are used with, which keeps indexes by the address of their algorithm. ERRORS:
-// kInvalidArgument naming the option (unknown algorithm, one named twice, budget out of range).
-[[nodiscard]] absl::StatusOr<std::vector<EvalPolicy>> MakePolicies(const PolicyOptions& options,
-                                                                   const kv::KvGeometry& geometry);
+// Quest leaves its first two layers dense, as its authors do, and so does its oracle. Policies
+// outlive the model that they are used with, which keeps indexes by the address of their algorithm.
+// `algorithms`: those that serve the model.
+// ERRORS: kInvalidArgument naming the option (unknown algorithm, one named twice, budget out of
+// range, settings that an algorithm cannot follow).
+[[nodiscard]] absl::StatusOr<std::vector<EvalPolicy>> MakePolicies(
+    const PolicyOptions& options,
+    const kv::KvGeometry& geometry,
+    const sparse::AlgorithmSet& algorithms = {});
 
-// The policy of `algorithm` that selects everything and ranks it all the same: to be compared with
-// dense. ERRORS: kInvalidArgument (unknown algorithm).
-[[nodiscard]] absl::StatusOr<EvalPolicy> MakeFullPolicy(const std::string& algorithm);
+// The policy of the same algorithm that selects everything and ranks it all the same: to be
+// compared with dense. REQUIRES: role kAlgorithm.
+[[nodiscard]] EvalPolicy MakeFullPolicy(const EvalPolicy& policy);
 
 // Tokens of what the algorithm selects; 16 where that is no fixed number.
 [[nodiscard]] uint32_t PartitionTokens(std::string_view algorithm);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <optional>
 #include <tuple>
 #include <vector>
 
@@ -158,7 +159,8 @@ void AddTexts(const EvalSummary& summary, const ForcedSummary& run, std::string*
     if (policy.role == PolicyRole::kAlgorithm || policy.role == PolicyRole::kOracle) {
       *out += "| " + policy.name + " |";
       for (const std::string& text : summary.texts) {
-        *out += fmt::format(" {:.4f} |", run.KlOfText(policy, text));
+        const std::optional<double> kl = run.KlOfText(policy, text);
+        *out += kl ? fmt::format(" {:.4f} |", *kl) : " – |";
       }
       *out += '\n';
     }

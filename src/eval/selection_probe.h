@@ -77,7 +77,16 @@ class SelectionProbe final : public sparse::SparseAlgorithm {
   // Borrows both; null ends it. Not while a step runs.
   void Attach(const sparse::SparseSettings& settings, SelectionRecord* record);
 
+  // Shared with the policies that do without a probe.
+  [[nodiscard]] const std::shared_ptr<const sparse::SparseAlgorithm>& inner() const {
+    return index_.inner();
+  }
+
   [[nodiscard]] std::string_view name() const override { return index_.inner()->name(); }
+
+  [[nodiscard]] absl::Status CheckSettings(const sparse::SparseSettings& settings) const override {
+    return index_.inner()->CheckSettings(settings);
+  }
 
   [[nodiscard]] sparse::IndexUnit index_unit() const override {
     return index_.inner()->index_unit();

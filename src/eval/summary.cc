@@ -112,14 +112,15 @@ const PolicySummary* ForcedSummary::Find(PolicyRole role,
   return nullptr;
 }
 
-double ForcedSummary::KlOfText(const PolicySummary& policy, const std::string& text) const {
+std::optional<double> ForcedSummary::KlOfText(const PolicySummary& policy,
+                                              const std::string& text) const {
   std::vector<double> kls;
   for (size_t i = 0; i < window_texts.size(); ++i) {
     if (window_texts[i] == text) {
       kls.push_back(policy.window_kl[i]);
     }
   }
-  return Mean(kls);
+  return kls.empty() ? std::nullopt : std::optional<double>(Mean(kls));
 }
 
 ForcedSummary Summarise(const ForcedResult& result,

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -58,8 +59,9 @@ struct ForcedSummary {
   std::vector<std::string> window_texts = {};  // [window] names
   std::vector<PolicySummary> policies = {};
 
-  // Mean KL of a policy over the windows of one text.
-  [[nodiscard]] double KlOfText(const PolicySummary& policy, const std::string& text) const;
+  // Mean KL of a policy over the windows of one text; none: it has no windows.
+  [[nodiscard]] std::optional<double> KlOfText(const PolicySummary& policy,
+                                               const std::string& text) const;
 
   // Null: not in the run.
   [[nodiscard]] const PolicySummary* Find(PolicyRole role,

@@ -116,11 +116,27 @@ std::function<std::string()> Stories(Dice& dice) {
   return [teller = StoryTeller(dice.Next())]() mutable { return teller.Paragraph(); };
 }
 
-// Where sample i of n goes: depths spread evenly over the range.
-size_t DepthOf(const TaskRequest& request, size_t num_parts) {
+// The part that sample i of n puts its needle before: depths spread evenly over the context, or
+// between a fifth and a twentieth of the tail, as far as whole parts come to that.
+size_t PlaceOf(const TaskRequest& request,
+               const TokenCounter& count,
+               std::span<const std::string> parts,
+               const std::string& needle) {
   const double share = (2.0 * request.sample + 1) / (2.0 * request.num_samples);
-  const double depth = request.depth_begin + share * (request.depth_end - request.depth_begin);
-  return static_cast<size_t>(depth * static_cast<double>(num_parts));
+  if (request.tail_tokens == 0) {
+    return static_cast<size_t>(share * static_cast<double>(parts.size()));
+  }
+  const auto limit = static_cast<uint32_t>((0.95 - 0.15 * share) * request.tail_tokens);
+  uint32_t tail = count(needle);
+  size_t at = parts.size();
+  while (at > 0) {
+    tail += count(parts[at - 1]);
+    if (tail > limit) {
+      break;
+    }
+    --at;
+  }
+  return at;
 }
 
 std::string Join(std::span<const std::string> parts) {
@@ -131,13 +147,14 @@ std::string Join(std::span<const std::string> parts) {
   return text;
 }
 
-// The needle at the sample's depth, decoys at other places.
+// The needle at the sample's place, in the control its replacement.
 void Hide(const TaskRequest& request,
+          const TokenCounter& count,
           std::vector<std::string> parts,
           const std::string& needle,
           const std::string& replacement,
           TaskSample* sample) {
-  const auto at = static_cast<ptrdiff_t>(DepthOf(request, parts.size()));
+  const auto at = static_cast<ptrdiff_t>(PlaceOf(request, count, parts, needle));
   parts.insert(parts.begin() + at, needle);
   sample->context += Join(parts);
   parts[static_cast<size_t>(at)] = replacement;
@@ -180,7 +197,12 @@ TaskSample MakeCopy(const TaskRequest& request, const TokenCounter& count) {
     sample.references.push_back(Join(std::span(words).subspan(i, kRun)));
   }
   const uint32_t left = Left(request, count, std::array{needle, sample.question});
-  Hide(request, Fill(left, count, Stories(dice)), needle, "List:" + Join(others) + ".\n", &sample);
+  Hide(request,
+       count,
+       Fill(left, count, Stories(dice)),
+       needle,
+       "List:" + Join(others) + ".\n",
+       &sample);
   return sample;
 }
 
@@ -217,7 +239,7 @@ TaskSample MakeKvRetrieve(const TaskRequest& request, const TokenCounter& count)
   lines.insert(lines.begin() + dice.Below(lines.size() + 1), examples[1]);
   sample.context = Join(Fill(left, count, Stories(dice)));
   sample.control = sample.context;
-  Hide(request, lines, needle, line(), &sample);
+  Hide(request, count, lines, needle, line(), &sample);
   return sample;
 }
 
@@ -237,7 +259,7 @@ TaskSample MakePasskey(const TaskRequest& request, const TokenCounter& count) {
       Fill(Left(request, count, std::array{needle, sample.question}),
            count,
            [&, i = size_t{0}]() mutable { return std::string(kFiller[i++ % kFiller.size()]); });
-  Hide(request, parts, needle, "", &sample);
+  Hide(request, count, parts, needle, "", &sample);
   return sample;
 }
 
@@ -269,7 +291,7 @@ TaskSample MakeNeedles(const TaskRequest& request,
   for (uint32_t i = 0; i < num_decoys; ++i) {
     parts.insert(parts.begin() + dice.Below(parts.size() + 1), fixed[2 + i]);
   }
-  Hide(request, parts, needle, "", &sample);
+  Hide(request, count, parts, needle, "", &sample);
   return sample;
 }
 
@@ -324,8 +346,8 @@ TaskSample MakeTracking(const TaskRequest& request, const TokenCounter& count) {
   const std::string needle = Join(lines);
   std::vector<std::string> parts = Fill(
       Left(request, count, std::array{needle, sample.question, example}), count, Stories(dice));
-  // One assignment after the other, from the sample's depth on.
-  const size_t first = DepthOf(request, parts.size());
+  // One assignment after the other, from the sample's place on.
+  const size_t first = PlaceOf(request, count, parts, needle);
   sample.control = example + Join(parts);
   for (size_t i = 0; i < lines.size(); ++i) {
     const size_t at = first + i * (parts.size() - i - first) / lines.size() + i;
@@ -374,13 +396,13 @@ TaskSample MakeCommonWords(const TaskRequest& request, const TokenCounter& count
 }
 
 constexpr std::array<TaskFamily, 7> kFamilies = {{
-    {"copy", 512, MakeCopy},
-    {"kv-retrieve", 256, MakeKvRetrieve},
-    {"passkey", 256, MakePasskey},
-    {"niah-single", 512, MakeSingleNeedle},
-    {"niah-multikey", 512, MakeMultiKey},
-    {"vt", 512, MakeTracking},
-    {"cwe", 512, MakeCommonWords},
+    {"copy", 512, 256, MakeCopy},
+    {"kv-retrieve", 256, 64, MakeKvRetrieve},
+    {"passkey", 256, 64, MakePasskey},
+    {"niah-single", 512, 64, MakeSingleNeedle},
+    {"niah-multikey", 512, 64, MakeMultiKey},
+    {"vt", 512, 128, MakeTracking},
+    {"cwe", 512, 0, MakeCommonWords},
 }};
 
 std::string Lower(std::string_view text) {

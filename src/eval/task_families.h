@@ -22,9 +22,9 @@ struct TaskRequest {
   uint32_t sample = 0;      // decides depth, together with
   uint32_t num_samples = 1;
   uint64_t seed = 0;
-  // Shares of the context between which samples hide what is asked for.
-  double depth_begin = 0;
-  double depth_end = 1;
+  // What is asked for and all that follows it in the context fill at most so many tokens; 0: no
+  // such bound, samples hide it at all depths.
+  uint32_t tail_tokens = 0;
 };
 
 struct TaskSample {
@@ -39,6 +39,8 @@ struct TaskSample {
 struct TaskFamily {
   std::string_view name;
   uint32_t min_tokens;  // of a request
+  // Least TaskRequest::tail_tokens; 0: what is asked for is everywhere, and has no place.
+  uint32_t min_tail_tokens;
   TaskSample (*generate)(const TaskRequest& request, const TokenCounter& count);
 };
 

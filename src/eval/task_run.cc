@@ -180,16 +180,12 @@ absl::StatusOr<double> ControlNll(EvalModel& model, Policies policies, const Sam
 }
 
 TaskRequest RequestOf(const TaskOptions& options, uint32_t context_tokens, uint32_t sample) {
-  TaskRequest request{.num_tokens = context_tokens,
-                      .sample = sample,
-                      .num_samples = options.num_samples,
-                      .seed = options.seed};
-  if (options.generated_tokens > 0) {
-    const double share = static_cast<double>(options.generated_tokens) / context_tokens;
-    request.depth_begin = 1 - 0.95 * share;
-    request.depth_end = 1 - 0.8 * share;
-  }
-  return request;
+  // The question is no part of what is decoded before it.
+  return {.num_tokens = context_tokens,
+          .sample = sample,
+          .num_samples = options.num_samples,
+          .seed = options.seed,
+          .tail_tokens = options.generated_tokens};
 }
 
 absl::Status RunSample(EvalModel& model,
@@ -242,12 +238,37 @@ bool TaskCell::IsAdmissible() const {
          (MeanString(0) >= kSolvedShare || MeanControlNll() - MeanNll(0) >= kSolvedNats);
 }
 
+absl::Status CheckTaskOptions(const TaskOptions& options, uint32_t context_tokens) {
+  for (const TaskFamily* family : options.families) {
+    if (options.generated_tokens > 0 && family->min_tail_tokens == 0) {
+      return absl::InvalidArgumentError(fmt::format(
+          "--tasks {} asks for what is all over the context: not with --generated", family->name));
+    }
+    if (options.generated_tokens > 0 && options.generated_tokens < family->min_tail_tokens) {
+      return absl::InvalidArgumentError(
+          fmt::format("--tasks {} needs --generated of 0 or at least {}, got {}",
+                      family->name,
+                      family->min_tail_tokens,
+                      options.generated_tokens));
+    }
+    if (context_tokens < family->min_tokens + options.generated_tokens) {
+      return absl::InvalidArgumentError(
+          fmt::format("--tasks {} needs --context of at least {}, got {}",
+                      family->name,
+                      family->min_tokens + options.generated_tokens,
+                      context_tokens));
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<std::vector<TaskCell>> RunTasks(EvalModel& model,
                                                const text::Tokenizer& tokenizer,
                                                Policies policies,
                                                const TaskOptions& options,
                                                uint32_t context_tokens,
                                                const RunProgress& progress) {
+  SPINDLE_RETURN_IF_ERROR(CheckTaskOptions(options, context_tokens));
   std::vector<TaskCell> cells;
   absl::Status encoding = absl::OkStatus();
   const TokenCounter count = [&](const std::string& text) {
@@ -258,13 +279,6 @@ absl::StatusOr<std::vector<TaskCell>> RunTasks(EvalModel& model,
   const size_t num_runs = options.families.size() * options.num_samples;
   size_t done = 0;
   for (const TaskFamily* family : options.families) {
-    if (context_tokens < family->min_tokens + options.generated_tokens) {
-      return absl::InvalidArgumentError(
-          fmt::format("--tasks {} needs --context of at least {}, got {}",
-                      family->name,
-                      family->min_tokens + options.generated_tokens,
-                      context_tokens));
-    }
     TaskCell& cell = cells.emplace_back();
     cell.family = family->name;
     cell.context_tokens = context_tokens;

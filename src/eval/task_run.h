@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "eval/eval_model.h"
 #include "eval/forced_run.h"
@@ -48,13 +49,16 @@ struct TaskOptions {
   uint32_t num_samples = 10;
   uint64_t seed = 1;
   // The last tokens of the context, which are decoded under the policy instead of being computed
-  // densely; what is asked for is hidden in their first fifth. 0: none, and all depths.
+  // densely; what is asked for is hidden among them, early on as far as whole paragraphs allow.
+  // 0: none, and all depths.
   uint32_t generated_tokens = 0;
 };
 
-// policies[0] is dense. `context_tokens`: of context and question.
-// ERRORS: kInvalidArgument (a family needs more tokens, or there are none before the generated
-// ones), those of EvalModel and the tokenizer.
+// What a run would refuse. `context_tokens`: of context and question.
+// ERRORS: kInvalidArgument: a family needs more tokens, in all or among the generated ones.
+[[nodiscard]] absl::Status CheckTaskOptions(const TaskOptions& options, uint32_t context_tokens);
+
+// policies[0] is dense. ERRORS: those of CheckTaskOptions, EvalModel and the tokenizer.
 [[nodiscard]] absl::StatusOr<std::vector<TaskCell>> RunTasks(
     EvalModel& model,
     const text::Tokenizer& tokenizer,

@@ -14,6 +14,7 @@ install(CODE "execute_process(
   COMMAND_ERROR_IS_FATAL ANY)" COMPONENT server)
 install(FILES "${PROJECT_BINARY_DIR}/copyright" DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT server)
 install(DIRECTORY configs/serve/ DESTINATION ${CMAKE_INSTALL_DOCDIR}/examples COMPONENT server)
+install(DIRECTORY configs/sparse/ DESTINATION ${CMAKE_INSTALL_DATADIR}/spindle/sparse COMPONENT server)
 install(FILES tools/packaging/spindle.service DESTINATION lib/systemd/system COMPONENT server)
 
 set(CPACK_PACKAGE_NAME spindle)

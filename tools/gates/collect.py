@@ -1,5 +1,6 @@
 """What gates learn from: pre-RoPE queries, pooled keys and where attention really goes, of windows of text."""
 
+import hashlib
 import json
 import pathlib
 
@@ -10,6 +11,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import gate_file
 import gate_math
+from cache_settings import keep_settings
 
 
 def load(path):
@@ -114,9 +116,13 @@ class Capture:
                 "labels": torch.stack(self.labels), "mass": torch.stack(self.mass)}
 
 
+def text_digests(folder):
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(pathlib.Path(folder).glob("*.txt"))}
+
+
 @torch.inference_mode()
 def collect(args):
-    """Writes args.cache/{train,held_out}-NNNN.safetensors; what is there already stays."""
+    """Writes args.cache/{train,held_out}-NNNN.safetensors; what is there already stays, if it was made with the same settings."""
     cache = pathlib.Path(args.cache)
     cache.mkdir(parents=True, exist_ok=True)
     model, tokenizer = load(args.model)
@@ -124,6 +130,10 @@ def collect(args):
     facts = {"num_layers": model.config.num_hidden_layers, "kv_heads": capture.kv_heads, "group": capture.group,
              "head_dim": capture.head_dim, "rope_theta": capture.theta, "base_model": pathlib.Path(args.model).name,
              "model_digest": gate_file.model_digest(args.model)}
+    settings = {"model_digest": facts["model_digest"], "train": text_digests(args.train), "held_out": text_digests(args.held_out),
+                "num_train": args.num_train, "num_held_out": args.num_held_out, "lengths": args.lengths, "rows": args.rows,
+                "block": args.block, "seed": args.seed}
+    keep_settings(cache / "collect.json", settings, cache.glob("*-[0-9][0-9][0-9][0-9].safetensors"))
     (cache / "model.json").write_text(json.dumps(facts))
     for part, folder, count in (("held_out", args.held_out, args.num_held_out), ("train", args.train, args.num_train)):
         generator = torch.Generator().manual_seed(args.seed)

@@ -4,6 +4,16 @@
 # use: tools/gates/texts.sh FOLDER
 set -euo pipefail
 
+# need COMMAND PACKAGE
+need() {
+  command -v "$1" >/dev/null || {
+    echo "texts.sh: no command '$1': install the package $2" >&2
+    exit 1
+  }
+}
+need man man-db
+need col bsdextrautils
+
 folder=$(mkdir -p "$1" && cd "$1" && pwd)
 mkdir -p "$folder/packages" "$folder/train" "$folder/held_out"
 cd "$folder/packages"

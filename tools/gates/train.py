@@ -11,6 +11,7 @@ from tqdm import tqdm
 
 import gate_file
 import gate_math
+from cache_settings import keep_settings
 
 BUDGET = 0.125  # of the context, in the report
 RECENT = 64     # tokens that the server attends to in any case, as it does to block 0
@@ -104,6 +105,17 @@ def train(args):
     facts = json.loads((cache / "model.json").read_text())
     num_layers, theta = facts["num_layers"], facts["rope_theta"]
     shape = facts["kv_heads"], facts["group"], facts["head_dim"]
+    if not (cache / "collect.json").exists():
+        raise SystemExit(f"{cache}/collect.json: missing; collect again into an empty folder")
+    collected = json.loads((cache / "collect.json").read_text())
+    if collected["block"] != args.block:
+        raise SystemExit(f"--block {args.block}: the windows were collected with blocks of {collected['block']}")
+    windows = {part: len(found) for part, found in paths.items()}
+    expected = {"train": collected["num_train"], "held_out": collected["num_held_out"]}
+    if windows != expected:
+        raise SystemExit(f"{cache}: windows {windows} of {expected}; run collect to its end first")
+    keep_settings(cache / "train.json", {"collected": collected, "width": args.width, "qk_norm": args.qk_norm, "steps": args.steps,
+                                         "batch": args.batch, "seed": args.seed}, cache.glob("layer-*"))
     layers, reports = [], []
     with tqdm(total=num_layers * args.steps, desc="steps") as bar:
         for layer in range(num_layers):
@@ -127,7 +139,7 @@ def train(args):
     gate_file.save(args.out, layers, settings)
     names = reports[0].keys()
     mean = {name: {key: sum(r[name][key] for r in reports) / num_layers for key in reports[0][name]} for name in names}
-    text = json.dumps({"budget": BUDGET, "windows": {part: len(found) for part, found in paths.items()},
+    text = json.dumps({"budget": BUDGET, "windows": windows,
                        "steps": args.steps, "batch": args.batch, "seed": args.seed, "mean": mean, "layers": reports},
                       indent=1)
     pathlib.Path(args.report).write_text(text + "\n")

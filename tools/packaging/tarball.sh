@@ -18,6 +18,7 @@ cp "$ROOT/README.md" "$ROOT/LICENSE" "$stage/$name/share/"
 cp "$ROOT/docs/http-api.md" "$ROOT/docs/configuration.md" "$stage/$name/share/docs/"
 "$ROOT/tools/packaging/licences.sh" "$stage/$name/share/licences/spindle.txt"
 cp -r "$ROOT/configs/serve" "$stage/$name/share/examples"
+cp -r "$ROOT/configs/sparse" "$stage/$name/share/sparse"
 
 # The Debian package that a library comes from; on systems with a merged /usr it may be listed under /lib.
 package_of() {

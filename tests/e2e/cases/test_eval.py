@@ -54,6 +54,11 @@ class EvalTest(unittest.TestCase):
     def test_refusals_name_the_option(self):
         for arguments, reason in ((("--context", "8192"), "--context must be in [256, "), (("--context", "9"), "--context"),
                                   (("--algorithms", "qest"), "--algorithms"), (("--budgets", "0%"), "--budgets"),
+                                  (("--algorithms", "seer_r"), "--sparse-gates"), (("--sparse-gates", "/none"), "/none"),
+                                  (("--algorithms", "retroinfer", "--sink", "32"), "sink_tokens must be at most"),
+                                  (("--tasks", "cwe", "--generated", "512"), "--tasks cwe"),
+                                  (("--tasks", "passkey", "--generated", "4000"), "needs --context of at least 4256"),
+                                  (("--text", "a.txt", "--text", "a.txt"), "twice"),
                                   (("--tasks", "pass-key"), "--tasks"), (("--windows", "0", "--tasks", "none"), "nothing to do"),
                                   (("--text", "/nonexistent.txt"), "/nonexistent.txt"), (("--max-num-seqs", "4"), "max-num-seqs")):
             result = run(harness.MODEL, *arguments)

@@ -148,7 +148,7 @@ TEST(Gates, LongAnswersRepeatThemselvesAsDenseOnesDo) {
   summary.free[0].rows[1].distinct_3grams = 0.719;
   EXPECT_THAT(Failed(summary), testing::ElementsAre("repetition"));
   summary.free[0].num_steps = 1023;
-  EXPECT_THAT(Failed(summary), IsEmpty());
+  EXPECT_THAT(Failed(summary), testing::ElementsAre("nothing")) << "too short to say anything";
 }
 
 TEST(Gates, Exactness) {
@@ -179,7 +179,7 @@ TEST(Gates, RetroInferIsNearDense) {
 TaskSummary Task(const std::string& family, double streaming, double sparse) {
   return {.family = family,
           .context_tokens = 4096,
-          .num_samples = 8,
+          .num_samples = 100,
           .control_nll = 5,
           .is_admissible = true,
           .rows = {{.policy = "streaming", .role = PolicyRole::kStreaming, .retention = streaming},
@@ -202,6 +202,17 @@ TEST(Gates, NeedlesAreKeptAndStreamingLosesThem) {
   summary.tasks[0].rows[0].retention = 0.31;
   summary.tasks[1].rows[1].retention = 0.94;
   EXPECT_THAT(Failed(summary), testing::ElementsAre("retention", "retention"));
+}
+
+TEST(Gates, FewSamplesAreNoResult) {
+  EvalSummary summary;
+  summary.tasks = {Task("copy", 0.3, 0.95), Task("passkey", 0.1, 1.2)};
+  summary.tasks[1].num_samples = 99;
+  EXPECT_THAT(Failed(summary), testing::ElementsAre("samples"));
+}
+
+TEST(Gates, NothingCheckedIsNothingPassed) {
+  EXPECT_THAT(Failed(EvalSummary()), testing::ElementsAre("nothing"));
 }
 
 TEST(Gates, UnsolvableTasksProveNothing) {

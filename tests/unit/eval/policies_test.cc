@@ -53,6 +53,31 @@ TEST(Policies, EveryAlgorithmHasItsOracleAtEveryBudget) {
   }
 }
 
+TEST(Policies, AlgorithmsWithWeightsAreThoseOfTheModel) {
+  class Seer final : public sparse::SparseAlgorithm {
+   public:
+    [[nodiscard]] std::string_view name() const override { return "seer_r"; }
+
+    [[nodiscard]] uint32_t index_bytes(const kv::KvGeometry& /*geometry*/) const override {
+      return 0;
+    }
+
+    void Select(const sparse::SelectJob& /*job*/,
+                sparse::SelectWorkspace& /*workspace*/,
+                sparse::Selection* /*out*/) const override {}
+  };
+
+  const PolicyOptions options = {.algorithms = {"seer_r"}, .budgets = {0.25}};
+  EXPECT_THAT(MakePolicies(options, kGeometry).status().message(), HasSubstr("--sparse-gates"));
+  sparse::AlgorithmSet algorithms;
+  algorithms.Add(std::make_shared<const Seer>());
+  const auto policies = MakePolicies(options, kGeometry, algorithms);
+  ASSERT_TRUE(policies.ok()) << policies.status();
+  EXPECT_EQ(policies->back().Name(), "seer_r@25%");
+  EXPECT_EQ(policies->back().probe->inner(), algorithms.Find("seer_r"));
+  EXPECT_EQ(MakeFullPolicy(policies->back()).Name(), "seer_r@100%");
+}
+
 TEST(Policies, RefusalsNameTheOption) {
   const auto message = [](const PolicyOptions& options) {
     return std::string(MakePolicies(options, kGeometry).status().message());
@@ -62,6 +87,8 @@ TEST(Policies, RefusalsNameTheOption) {
   EXPECT_THAT(message({.algorithms = {"quest", "quest"}}), HasSubstr("twice"));
   EXPECT_THAT(message({.algorithms = {"dense"}}), HasSubstr("always"));
   EXPECT_THAT(message({.budgets = {1.5}}), HasSubstr("--budgets"));
+  EXPECT_THAT(message({.algorithms = {"retroinfer"}, .sink_tokens = 32}),
+              HasSubstr("--algorithms retroinfer: sink_tokens must be at most"));
 }
 
 }  // namespace

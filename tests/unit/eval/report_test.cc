@@ -54,7 +54,8 @@ TEST(Summary, MeansAreOverWindowsAndSteps) {
   EXPECT_DOUBLE_EQ(quest.attended_share, 0.125);
   EXPECT_THAT(quest.head_mass[0], testing::ElementsAre(-1)) << "attends densely";
   EXPECT_THAT(quest.head_mass[1], testing::ElementsAre(0.75));
-  EXPECT_DOUBLE_EQ(run.KlOfText(quest, "b"), 0.3);
+  EXPECT_DOUBLE_EQ(run.KlOfText(quest, "b").value_or(-1), 0.3);
+  EXPECT_EQ(run.KlOfText(quest, "c"), std::nullopt);
   EXPECT_DOUBLE_EQ(run.dense_nll, 2);
 }
 
@@ -81,6 +82,8 @@ TEST(Report, MarkdownHasTablesAndFailedGates) {
   EXPECT_THAT(report, HasSubstr("| quest@12.5% | 12.5 % | 0.2000 | 0.1000 … 0.3000 |"));
   EXPECT_THAT(report, HasSubstr("| quest@12.5% | 0.1000 | 0.3000 |")) << "by text";
   EXPECT_THAT(report, HasSubstr("1.0 (0.750)"));
+  summary.texts = {"a", "unread"};
+  EXPECT_THAT(RenderMarkdown(summary, {}), HasSubstr("| quest@12.5% | 0.1000 | – |"));
   EXPECT_THAT(report, HasSubstr("| FAIL | kl | quest | 0.2 | <= 0.1 |"));
 }
 

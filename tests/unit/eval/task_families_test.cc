@@ -65,6 +65,27 @@ TEST_P(Tasks, TheAnswerHasAllReferencesAndTheControlHasNot) {
   }
 }
 
+TEST_P(Tasks, WhatIsAskedForIsInTheTail) {
+  const uint32_t least = (*FindTaskFamily(GetParam()))->min_tail_tokens;
+  if (least == 0) {
+    return;  // has no place
+  }
+  for (const uint32_t tail : {least, 257U, 800U}) {
+    for (uint32_t i = 0; i < 4; ++i) {
+      const TaskSample sample =
+          Make({.num_tokens = 1500, .sample = i, .num_samples = 4, .tail_tokens = tail});
+      const size_t found = sample.context.find(sample.references.front());
+      const size_t sentence = sample.context.find_last_of(".\n", found) + 1;
+      const uint32_t behind = CountWords(sample.context.substr(sentence));
+      EXPECT_LE(behind, tail) << GetParam() << ' ' << i;
+      if (tail == 800) {
+        EXPECT_GE(behind, tail / 2) << GetParam() << ' ' << i;
+      }
+      EXPECT_EQ(StringScore(sample.control, sample.references), 0);
+    }
+  }
+}
+
 std::vector<std::string_view> Names() {
   std::vector<std::string_view> names;
   for (const TaskFamily& family : TaskFamilies()) {

@@ -1,6 +1,7 @@
 // Scores of task cells.
 #include "eval/task_run.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "eval/summary.h"
@@ -31,6 +32,21 @@ TEST(TaskCell, CountsOnlyWhatDenseCanDo) {
   EXPECT_TRUE(Cell(1, 0.4, 1.4).IsAdmissible());
   EXPECT_FALSE(Cell(1, 0.39, 1.4).IsAdmissible());
   EXPECT_FALSE(Cell(1.5, 1, 1.4).IsAdmissible()) << "nothing was found in the context";
+}
+
+TEST(TaskOptions, AreCheckedBeforeARun) {
+  const auto refusal = [](const char* family, uint32_t context, uint32_t generated) {
+    TaskOptions options;
+    options.families = {*FindTaskFamily(family)};
+    options.generated_tokens = generated;
+    return std::string(CheckTaskOptions(options, context).message());
+  };
+  EXPECT_EQ(refusal("passkey", 256, 0), "");
+  EXPECT_EQ(refusal("passkey", 320, 64), "");
+  EXPECT_THAT(refusal("passkey", 319, 64), testing::HasSubstr("--context of at least 320"));
+  EXPECT_THAT(refusal("passkey", 319, 63), testing::HasSubstr("--generated of 0 or at least 64"));
+  EXPECT_EQ(refusal("cwe", 4096, 0), "");
+  EXPECT_THAT(refusal("cwe", 4096, 512), testing::HasSubstr("not with --generated"));
 }
 
 TEST(TaskCell, SummaryComparesSamplesInPairs) {
