@@ -3,14 +3,14 @@ import unittest
 
 from harness import ADMIN_KEY, Server
 
-PROMPT = " ".join(f"Item {i} costs {i * 37 % 1000} coins." for i in range(110))  # more than one segment
-LEAST = 2 * 64 * 4096  # rings of two threads
+PROMPT = " ".join(f"Item {i} costs {i * 37 % 1000} coins." for i in range(200))  # more pages than a ring has frames
+LEAST = 2 * 128 * 4096  # rings of two threads
 
 
 class PlacementTest(unittest.TestCase):
     def answers(self, *arguments, **kv):
         """Greedy completions of three prompts, one after the other, and the server's counters."""
-        with Server("--threads", "2", *arguments) as server:
+        with Server("--threads", "2", "--max-model-len", "4096", *arguments) as server:
             found = []
             for prompt, tokens in ((PROMPT, 16), (PROMPT[:600] + " In total", 24), ("Once upon a time", 40)):
                 body = {"model": "smol", "prompt": prompt, "max_tokens": tokens, "temperature": 0, "logprobs": 5, "ignore_eos": True}
