@@ -15,7 +15,8 @@ constexpr uint64_t kHeaderBytes = 8;
 std::atomic<uint64_t> allocation_count{0};
 std::atomic<uint64_t> allocated_bytes{0};
 
-void* CountedAllocate(std::size_t bytes, std::size_t alignment) {
+// Null when there is no memory.
+void* TryAllocate(std::size_t bytes, std::size_t alignment) noexcept {
   allocation_count.fetch_add(1, std::memory_order_relaxed);
   void* memory = nullptr;
   if (alignment <= alignof(std::max_align_t)) {
@@ -23,10 +24,17 @@ void* CountedAllocate(std::size_t bytes, std::size_t alignment) {
   } else {
     memory = std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
   }
+  if (memory != nullptr) {
+    allocated_bytes.fetch_add(malloc_usable_size(memory) + kHeaderBytes, std::memory_order_relaxed);
+  }
+  return memory;
+}
+
+void* CountedAllocate(std::size_t bytes, std::size_t alignment) {
+  void* const memory = TryAllocate(bytes, alignment);
   if (memory == nullptr) {
     throw std::bad_alloc();
   }
-  allocated_bytes.fetch_add(malloc_usable_size(memory) + kHeaderBytes, std::memory_order_relaxed);
   return memory;
 }
 
@@ -65,6 +73,15 @@ void* operator new(std::size_t bytes, std::align_val_t alignment) {
 
 void* operator new[](std::size_t bytes, std::align_val_t alignment) {
   return CountedAllocate(bytes, static_cast<std::size_t>(alignment));
+}
+
+// What std::stable_sort takes its buffer with.
+void* operator new(std::size_t bytes, const std::nothrow_t& /*nothrow*/) noexcept {
+  return TryAllocate(bytes, 1);
+}
+
+void* operator new[](std::size_t bytes, const std::nothrow_t& /*nothrow*/) noexcept {
+  return TryAllocate(bytes, 1);
 }
 
 void operator delete(void* memory) noexcept {
