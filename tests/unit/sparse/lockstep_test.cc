@@ -235,7 +235,7 @@ TEST(LockstepTest, TheReplayOfARecordedRunHasTheSameHitsAndMisses) {
   EXPECT_GT(world.num_closed, 3U);
   EXPECT_GT(world.num_resized, 10U);
   EXPECT_GT(world.num_paused, 3U);
-  EXPECT_GT(world.num_forked, 1U);
+  EXPECT_GT(world.num_forked, 0U);
   EXPECT_GT(world.num_recomputed, 3U);
   const MirrorCounters counters = world.rig().runtime().Counters();
   EXPECT_GT(counters.pages_streamed, 0U);

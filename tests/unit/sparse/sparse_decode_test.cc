@@ -21,7 +21,7 @@ namespace spindle::sparse {
 namespace {
 
 #if defined(SPINDLE_SANITIZED)
-constexpr uint32_t kPrompt = 600;
+constexpr uint32_t kPrompt = 1090;  // with one segment behind which enough has come
 constexpr uint32_t kQueryHeads = 2;
 constexpr uint32_t kSteps = 4;
 #else
