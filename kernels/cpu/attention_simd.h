@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "base/dtype.h"
 #include "kernels/codes.h"
 #include "kernels/cpu/simd.h"
 
@@ -166,6 +167,12 @@ inline constexpr size_t kBlockRows = 2;
 #endif
 
 #endif
+
+// Elements d … d + 15 of a row of kF32 or kBF16.
+SPINDLE_INLINE F32x16 LoadElements(DType type, const uint8_t* row, uint32_t d) {
+  return type == DType::kF32 ? Load(reinterpret_cast<const float*>(row) + d)
+                             : LoadBf16(row + 2 * size_t{d});
+}
 
 // 16 values rounded to bf16 and widened again.
 SPINDLE_INLINE void StoreRounded(uint32_t* to, F32x16 value) {

@@ -13,11 +13,6 @@ namespace {
 constexpr uint32_t kClusterVectors = kMaxSegmentClusters / kLanes;
 constexpr uint32_t kTokenBlock = 4;
 
-SPINDLE_INLINE F32x16 LoadElements(DType type, const uint8_t* row, uint32_t d) {
-  return type == DType::kF32 ? Load(reinterpret_cast<const float*>(row) + d)
-                             : LoadBf16(row + 2 * size_t{d});
-}
-
 class Clustering {
  public:
   explicit Clustering(const ClusterArgs& args)

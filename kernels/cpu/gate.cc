@@ -45,9 +45,7 @@ void UndoRotation(
 void LoadFloats(const StripeKeys& keys, uint32_t lane, float* out) {
   const uint8_t* const key = KeyOf(keys, lane);
   for (uint32_t d = 0; d < keys.head_dim; d += kLanes) {
-    Store(out + d,
-          keys.type == DType::kF32 ? Load(reinterpret_cast<const float*>(key) + d)
-                                   : LoadBf16(key + 2 * size_t{d}));
+    Store(out + d, LoadElements(keys.type, key, d));
   }
 }
 

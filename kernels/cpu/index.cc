@@ -21,11 +21,6 @@ SPINDLE_INLINE uint16_t RoundAway(float value, float direction) {
   return half;
 }
 
-SPINDLE_INLINE F32x16 LoadKey(const StripeKeys& keys, const uint8_t* key, uint32_t d) {
-  return keys.type == DType::kF32 ? Load(reinterpret_cast<const float*>(key) + d)
-                                  : LoadBf16(key + 2 * size_t{d});
-}
-
 }  // namespace
 
 int KeyBounds(const KeyBoundsArgs& args) {
@@ -35,11 +30,11 @@ int KeyBounds(const KeyBoundsArgs& args) {
     return kInvalidArgument;
   }
   for (uint32_t d = 0; d < keys.head_dim; d += kLanes) {
-    F32x16 max = LoadKey(keys, KeyOf(keys, args.first_lane), d);
+    F32x16 max = LoadElements(keys.type, KeyOf(keys, args.first_lane), d);
     F32x16 min = max;
     F32x16 poison = Sub(max, max);  // NaN where a key is no finite number
     for (uint32_t lane = args.first_lane + 1; lane < args.first_lane + args.num_lanes; ++lane) {
-      const F32x16 x = LoadKey(keys, KeyOf(keys, lane), d);
+      const F32x16 x = LoadElements(keys.type, KeyOf(keys, lane), d);
       max = Max(x, max);
       min = Min(x, min);
       poison = Add(poison, Sub(x, x));
@@ -68,7 +63,7 @@ int KeyMean(const KeyMeanArgs& args) {
   for (uint32_t d = 0; d < keys.head_dim; d += kLanes) {
     F32x16 sum = Zero();
     for (uint32_t i = 0; i < args.num_lanes; ++i) {
-      sum = Add(sum, LoadKey(keys, KeyOf(keys, args.first_lane + i), d));
+      sum = Add(sum, LoadElements(keys.type, KeyOf(keys, args.first_lane + i), d));
     }
     sum = Mul(sum, share);
     Store(mean + d, sum);
@@ -82,7 +77,7 @@ int KeyMean(const KeyMeanArgs& args) {
     F32x16 dots = Zero();
     F32x16 key_squares = Zero();
     for (uint32_t d = 0; d < keys.head_dim; d += kLanes) {
-      const F32x16 x = LoadKey(keys, key, d);
+      const F32x16 x = LoadElements(keys.type, key, d);
       dots = MulAdd(x, Load(mean + d), dots);
       key_squares = MulAdd(x, x, key_squares);
     }

@@ -118,23 +118,18 @@ void AppendSelectionRuns(const kv::KvGeometry& geometry,
                          std::span<uint8_t* const> stripes,
                          const Selection& selection,
                          std::vector<kernels::KvRun>* runs) {
-  const std::span<const TileLive> tiles = selection.tiles;
   ClusterLanes lanes(runs);
-  size_t tile = 0;
-  for (size_t i = 0; i < selection.clusters.size(); ++i) {
-    const ClusterUse& cluster = selection.clusters[i];
-    const size_t first = tile;
-    while (tile < tiles.size() && tiles[tile].tile <= ClusterTile(cluster.segment)) {
-      ++tile;
-    }
-    AppendRuns(geometry, stripes, tiles.subspan(first, tile - first), runs);
-    AppendClusterRuns(geometry, stripes, cluster, &lanes);
-    if (i + 1 == selection.clusters.size() ||
-        selection.clusters[i + 1].segment != cluster.segment) {
-      lanes.EndSegment();
-    }
-  }
-  AppendRuns(geometry, stripes, tiles.subspan(tile), runs);
+  ForEachInFold(
+      selection,
+      [&](size_t first, size_t end) {
+        AppendRuns(geometry, stripes, std::span(selection.tiles).subspan(first, end - first), runs);
+      },
+      [&](size_t i, bool is_last) {
+        AppendClusterRuns(geometry, stripes, selection.clusters[i], &lanes);
+        if (is_last) {
+          lanes.EndSegment();
+        }
+      });
 }
 
 }  // namespace spindle::sparse

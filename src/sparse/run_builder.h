@@ -47,6 +47,26 @@ void AppendRuns(const kv::KvGeometry& geometry,
   return segment * kernels::kSpanTiles + kernels::kSpanTiles - 1;
 }
 
+// Walks a selection in the order of the fold: on_tiles(first, end) for stretches of tiles, then
+// on_cluster(i, is_last) for the clusters of the segment that these end with, is_last of it.
+template <typename OnTiles, typename OnCluster>
+void ForEachInFold(const Selection& selection,
+                   const OnTiles& on_tiles,
+                   const OnCluster& on_cluster) {
+  const std::vector<TileLive>& tiles = selection.tiles;
+  const std::vector<ClusterUse>& clusters = selection.clusters;
+  size_t tile = 0;
+  for (size_t i = 0; i < clusters.size(); ++i) {
+    const size_t first = tile;
+    while (tile < tiles.size() && tiles[tile].tile <= ClusterTile(clusters[i].segment)) {
+      ++tile;
+    }
+    on_tiles(first, tile);
+    on_cluster(i, i + 1 == clusters.size() || clusters[i + 1].segment != clusters[i].segment);
+  }
+  on_tiles(tile, tiles.size());
+}
+
 // Hands out the lanes of such tiles one after the other. Lanes of a run that crosses the end of a
 // tile are cut there.
 class ClusterLanes {

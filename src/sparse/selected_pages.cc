@@ -62,21 +62,18 @@ void SelectedPages::Assign(const Selection& selection, const FastPageIds& ids) {
   selection_ = &selection;
   ids_.clear();
   places_.clear();
-  const std::vector<TileLive>& tiles = selection.tiles;
-  size_t tile = 0;
-  for (uint32_t i = 0; i < selection.clusters.size(); ++i) {
-    const ClusterUse& cluster = selection.clusters[i];
-    const size_t first_tile = tile;
-    while (tile < tiles.size() && tiles[tile].tile <= ClusterTile(cluster.segment)) {
-      ++tile;
-    }
-    AddTiles(first_tile, tile, ids);
-    for (uint32_t first = 0; first < cluster.count; first += geometry_.page_tokens()) {
-      ids_.push_back(ids.OfPiece(cluster, first));
-      places_.push_back({.source = i, .first = static_cast<uint16_t>(first), .is_piece = true});
-    }
-  }
-  AddTiles(tile, tiles.size(), ids);
+  ForEachInFold(
+      selection,
+      [&](size_t first, size_t end) { AddTiles(first, end, ids); },
+      [&](size_t i, bool /*is_last*/) {
+        const ClusterUse& cluster = selection.clusters[i];
+        for (uint32_t first = 0; first < cluster.count; first += geometry_.page_tokens()) {
+          ids_.push_back(ids.OfPiece(cluster, first));
+          places_.push_back({.source = static_cast<uint32_t>(i),
+                             .first = static_cast<uint16_t>(first),
+                             .is_piece = true});
+        }
+      });
 }
 
 uint64_t SelectedPages::AddCopies(uint32_t i,

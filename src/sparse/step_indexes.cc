@@ -40,26 +40,17 @@ void StepIndexes::UndoUnfinished() {
   EndStep();
 }
 
-absl::StatusOr<IndexStore*> StepIndexes::StoreOf(const SparseAlgorithm& algorithm) {
-  auto it = stores_.find(&algorithm);
-  if (it == stores_.end()) {
+// The algorithm's store, made at first use.
+template <typename Store>
+absl::StatusOr<Store*> StepIndexes::StoreOf(const SparseAlgorithm& algorithm,
+                                            std::map<const SparseAlgorithm*, Store>* stores) const {
+  auto it = stores->find(&algorithm);
+  if (it == stores->end()) {
     SPINDLE_ASSIGN_OR_RETURN(
-        IndexStore store,
-        IndexStore::Create(
+        Store store,
+        Store::Create(
             kv_.geometry(), kv_.Stats().capacity_stripes, algorithm.index_bytes(kv_.geometry())));
-    it = stores_.emplace(&algorithm, std::move(store)).first;
-  }
-  return &it->second;
-}
-
-absl::StatusOr<SegmentIndexStore*> StepIndexes::SegmentStoreOf(const SparseAlgorithm& algorithm) {
-  auto it = segment_stores_.find(&algorithm);
-  if (it == segment_stores_.end()) {
-    SPINDLE_ASSIGN_OR_RETURN(
-        SegmentIndexStore store,
-        SegmentIndexStore::Create(
-            kv_.geometry(), kv_.Stats().capacity_stripes, algorithm.index_bytes(kv_.geometry())));
-    it = segment_stores_.emplace(&algorithm, std::move(store)).first;
+    it = stores->emplace(&algorithm, std::move(store)).first;
   }
   return &it->second;
 }
@@ -82,7 +73,7 @@ absl::Status StepIndexes::AddSegments(const SequenceRows& rows) {
   }
   constexpr auto kStripes = static_cast<uint32_t>(kSegmentTokens / kStripeTokens);
   const SparseAlgorithm& algorithm = rows.policy->algorithm();
-  SPINDLE_ASSIGN_OR_RETURN(SegmentIndexStore* const store, SegmentStoreOf(algorithm));
+  SPINDLE_ASSIGN_OR_RETURN(SegmentIndexStore* const store, StoreOf(algorithm, &segment_stores_));
   const kv::SequenceView view = kv_.View(rows.sequence);
   const size_t begin = blobs_.size();
   for (uint32_t i = 0; i < num_tokens / kSegmentTokens; ++i) {
@@ -100,7 +91,7 @@ absl::Status StepIndexes::AddSegments(const SequenceRows& rows) {
 
 absl::Status StepIndexes::AddStripes(const SequenceRows& rows) {
   const SparseAlgorithm& algorithm = rows.policy->algorithm();
-  SPINDLE_ASSIGN_OR_RETURN(IndexStore* const store, StoreOf(algorithm));
+  SPINDLE_ASSIGN_OR_RETURN(IndexStore* const store, StoreOf(algorithm, &stores_));
   const kv::SequenceView view = kv_.View(rows.sequence);
   const uint32_t num_tokens = rows.first_position + rows.num_rows;
   const uint32_t num_stripes = kv::KvStore::StripesFor(num_tokens);

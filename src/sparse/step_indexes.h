@@ -73,8 +73,9 @@ class StepIndexes {
   };
 
   void UndoUnfinished();
-  [[nodiscard]] absl::StatusOr<IndexStore*> StoreOf(const SparseAlgorithm& algorithm);
-  [[nodiscard]] absl::StatusOr<SegmentIndexStore*> SegmentStoreOf(const SparseAlgorithm& algorithm);
+  template <typename Store>
+  [[nodiscard]] absl::StatusOr<Store*> StoreOf(
+      const SparseAlgorithm& algorithm, std::map<const SparseAlgorithm*, Store>* stores) const;
   [[nodiscard]] absl::Status Add(const SequenceRows& rows);
   [[nodiscard]] absl::Status AddStripes(const SequenceRows& rows);
   [[nodiscard]] absl::Status AddSegments(const SequenceRows& rows);
