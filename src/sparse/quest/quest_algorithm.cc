@@ -1,6 +1,7 @@
 #include "sparse/quest/quest_algorithm.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/prefix_key.h"
 #include "base/status_macros.h"
@@ -11,16 +12,20 @@ namespace {
 
 constexpr uint32_t kPagesPerStripe = kStripeTokens / QuestAlgorithm::kPageTokens;
 
-// The bound q⁺ · max + q⁻ · min is one product with the index vector [max | min].
-void SplitSigns(const SelectJob& job, std::vector<float>* query) {
+enum QuestKnob : uint8_t { kPageTokensKnob, kBoundWeightKnob };
+
+// With weight w a page scores q · centre + w · |q| · half-width of its keys, which is one product
+// with the index vector [max | min]: q⁺ · max + q⁻ · min, the bound, at w = 1.
+void WriteQuery(const SelectJob& job, float weight, std::vector<float>* query) {
   const uint32_t d = job.head_dim;
   query->resize(size_t{job.group} * 2 * d);
   for (uint32_t head = 0; head < job.group; ++head) {
     const float* const q = job.q + size_t{head} * d;
     float* const out = query->data() + size_t{head} * 2 * d;
     for (uint32_t i = 0; i < d; ++i) {
-      out[i] = std::max(q[i], 0.0F);
-      out[d + i] = std::min(q[i], 0.0F);
+      const float spread = weight * std::abs(q[i]);
+      out[i] = 0.5F * (q[i] + spread);
+      out[d + i] = 0.5F * (q[i] - spread);
     }
   }
 }
@@ -28,7 +33,10 @@ void SplitSigns(const SelectJob& job, std::vector<float>* query) {
 }  // namespace
 
 std::span<const Knob> QuestAlgorithm::knobs() const {
-  static constexpr Knob kKnobs[] = {{"page_tokens", kPageTokens, kPageTokens, kPageTokens}};
+  static constexpr Knob kKnobs[] = {
+      {"page_tokens", kPageTokens, kPageTokens, kPageTokens},
+      {"bound_weight", 0, 1, 1, false},
+  };
   return kKnobs;
 }
 
@@ -61,7 +69,7 @@ void QuestAlgorithm::Select(const SelectJob& job,
     WriteTiles(job, kPageTokens, pages, {}, &out->tiles);
     return;
   }
-  SplitSigns(job, &workspace.query);
+  WriteQuery(job, static_cast<float>(KnobOf(*job.settings, kBoundWeightKnob)), &workspace.query);
   ScoreCandidates(job, pages, kPagesPerStripe, 2 * job.head_dim, workspace);
   ReduceOverGroup(job, kernels::GroupReduction::kMaxLog, workspace);
   ChooseBest(wanted, workspace);

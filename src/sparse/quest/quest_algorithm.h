@@ -1,7 +1,9 @@
 // Quest (arXiv 2406.10774): per page of 16 tokens the channel-wise bounds of its keys, which bound
 // every q·k in the page from above; the pages with the largest bounds are attended. Where query
 // heads share a KV head their bounds are put on one scale by a softmax, and a page counts as its
-// best head says. Index: 1/16 of the KV bytes. Thread-safety: stateless.
+// best head says. `bound_weight` under 1 ranks pages between the centre of their keys and the
+// bound: where many bounds are loose they hide the page with the one key that matters. Index: 1/16
+// of the KV bytes. Thread-safety: stateless.
 #pragma once
 
 #include "sparse/sparse_algorithm.h"

@@ -1,6 +1,7 @@
 // Quest against its definition.
 #include "sparse/quest/quest_algorithm.h"
 
+#include <array>
 #include <cmath>
 #include <random>
 
@@ -25,17 +26,24 @@ std::vector<float> SmallIntegers(size_t count, std::mt19937& rng) {
   return values;
 }
 
-// Σ max(q·m, q·M) over the channels of a page.
-double Bound(const SelectionRig& rig, uint32_t page, const float* q, uint32_t d) {
+// Σ over the channels of a page: weight · max(q·m, q·M) + (1 - weight) · (q·m + q·M) / 2.
+double Score(const SelectionRig& rig, uint32_t page, const float* q, uint32_t d, double weight) {
   double sum = 0;
   for (uint32_t e = 0; e < d; ++e) {
     double best = -1e300;
+    double worst = 1e300;
     for (uint32_t i = 0; i < 16; ++i) {
-      best = std::max(best, double{q[e]} * double{rig.Key(page * 16 + i, e)});
+      const double product = double{q[e]} * double{rig.Key(page * 16 + i, e)};
+      best = std::max(best, product);
+      worst = std::min(worst, product);
     }
-    sum += best;
+    sum += weight * best + (1 - weight) * (best + worst) / 2;
   }
   return sum;
+}
+
+double Bound(const SelectionRig& rig, uint32_t page, const float* q, uint32_t d) {
+  return Score(rig, page, q, d, 1);
 }
 
 // The best head's log-probability, probabilities over the candidates.
@@ -44,7 +52,8 @@ std::set<uint32_t> Expected(const SelectionRig& rig,
                             uint32_t budget,
                             const std::vector<float>& q,
                             uint32_t d,
-                            double scale) {
+                            double scale,
+                            double weight) {
   const uint32_t num_pages = rig.num_tokens() / 16;
   const auto group = static_cast<uint32_t>(q.size() / d);
   const std::set<uint32_t> always = AlwaysAttended(settings, rig.num_tokens(), 16);
@@ -62,7 +71,7 @@ std::set<uint32_t> Expected(const SelectionRig& rig,
       return false;
     };
     for (uint32_t page = 0; page < num_pages; ++page) {
-      bounds[page] = scale * Bound(rig, page, &q[size_t{head} * d], d);
+      bounds[page] = scale * Score(rig, page, &q[size_t{head} * d], d, weight);
       max = is_candidate(page) ? std::max(max, bounds[page]) : max;
     }
     for (uint32_t page = 0; page < num_pages; ++page) {
@@ -123,9 +132,13 @@ TEST(QuestAlgorithmTest, ChoicesEqualTheDefinition) {
     SparseSettings settings{
         .sink_tokens = Below(rng, 40), .recent_tokens = Below(rng, 100), .min_context = 0};
     settings.always_ranks = round % 5 == 0;
+    const double weight = std::array{1.0, 0.5, 0.25, 0.0}[round % 4];
+    if (weight < 1) {
+      settings.knobs = {16, weight};
+    }
     const uint32_t budget = Below(rng, num_tokens + 20);
     const std::set<uint32_t> chosen = rig.Choose(settings, budget, q, 0.25F);
-    ASSERT_EQ(chosen, Expected(rig, settings, budget, q, d, 0.25)) << "round " << round;
+    ASSERT_EQ(chosen, Expected(rig, settings, budget, q, d, 0.25, weight)) << "round " << round;
     num_chosen_by_rank += chosen.size() < num_tokens ? 1U : 0U;
   }
   EXPECT_GT(num_chosen_by_rank, kRounds / 4);
@@ -147,6 +160,27 @@ TEST(QuestAlgorithmTest, EachHeadOfAGroupGetsItsBestPage) {
   EXPECT_TRUE(chosen.contains(3 * 16));
   EXPECT_TRUE(chosen.contains(5 * 16));
   EXPECT_EQ(chosen.size(), 33U);  // two pages and the row itself
+}
+
+TEST(QuestAlgorithmTest, LooseBoundsHideAKeyThatCentresFind) {
+  const QuestAlgorithm algorithm;
+  SelectionRig rig(algorithm, *kernels::BestKernels(), 16, DType::kBF16);
+  // Page 2 holds keys of both signs, so that its bound is 60 although no product is above 0; every
+  // key of page 5 has 40.
+  std::vector<float> keys(160 * 16, 0.0F);
+  for (uint32_t i = 0; i < 16; ++i) {
+    for (uint32_t e = 0; e < 6; ++e) {
+      keys[(2 * 16 + i) * 16 + e] = (i + e) % 2 == 0 ? 10.0F : -10.0F;
+    }
+    keys[(5 * 16 + i) * 16] = 40.0F;
+  }
+  rig.Append(keys);
+  std::vector<float> q(16, 0.0F);
+  std::fill_n(q.begin(), 6, 1.0F);
+  SparseSettings settings{.sink_tokens = 0, .recent_tokens = 1, .min_context = 0};
+  EXPECT_TRUE(rig.Choose(settings, 16, q, 1.0F).contains(2 * 16));
+  settings.knobs = {16, 0.5};
+  EXPECT_TRUE(rig.Choose(settings, 16, q, 1.0F).contains(5 * 16));
 }
 
 TEST(QuestAlgorithmTest, BoundsHoldAfterEveryAppend) {
