@@ -20,7 +20,8 @@
   .score_partitions = isa::ScorePartitions, .reduce_scores = isa::ReduceScores, \
   .select_best = isa::SelectBest, .select_within = isa::SelectWithin,           \
   .cluster_keys = isa::ClusterKeys, .estimate_clusters = isa::EstimateClusters, \
-  .pool_keys = isa::PoolKeys, .unrotate = isa::Unrotate, .project = isa::Project
+  .pool_keys = isa::PoolKeys, .unrotate = isa::Unrotate, .project = isa::Project, \
+  .block_mass = isa::BlockMass
 
 namespace spindle::kernels {
 
