@@ -1,5 +1,5 @@
-// The estimate of XAttention: rows of tiles in lanes, columns one after the other, so that strips of
-// keys are read in place, one word for all lanes, and softmaxes need no sum over lanes.
+// The estimate of XAttention: rows of tiles in lanes, columns one after the other, so that strips
+// of keys are read in place, one word for all lanes, and softmaxes need no sum over lanes.
 #include "kernels/api/block_mass.h"
 
 #include "kernels/api/attention.h"
@@ -95,8 +95,7 @@ class MassPanel {
     }
     uint32_t row[kMaxHeadDim];
     for (uint32_t column = 0; column < columns_; ++column) {
-      const float* const head =
-          args_.q + size_t{head_ + column / strips_} * args_.layout.head_dim;
+      const float* const head = args_.q + size_t{head_ + column / strips_} * args_.layout.head_dim;
       for (uint32_t i = 0; i < args_.stride; ++i) {
         const uint32_t at = column % strips_ * args_.stride + args_.stride - 1 - i;
         PackOperandRow<Op>(

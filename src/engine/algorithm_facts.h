@@ -1,5 +1,5 @@
-// What a model's attention algorithms and the methods of sparse prefill are, for those who list and accept them: taken from
-// themselves. Thread-safety: thread-safe.
+// What a model's attention algorithms and the methods of sparse prefill are, for those who list and
+// accept them: taken from themselves. Thread-safety: thread-safe.
 #pragma once
 
 #include <span>

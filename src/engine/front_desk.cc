@@ -149,15 +149,11 @@ std::unique_ptr<Request> FrontDesk::MakeRequest(EngineRequest spec) {
   request->seals = request->reads_cache || num_choices > 1;
   request->key_root = request->reads_cache ? spec.prefix_root : PrivateRoot();
   const auto prompt_tokens = static_cast<uint32_t>(spec.prompt.size());
-  request->methods =
-      StripeMethods::Of(*spec.decode,
-                        prompt_tokens,
-                        spec.decode->prefill == nullptr ? kDenseMethod : PrivateRoot());
+  request->methods = StripeMethods::Of(
+      *spec.decode, prompt_tokens, spec.decode->prefill == nullptr ? kDenseMethod : PrivateRoot());
   if (request->seals) {
-    request->methods.ExtendKeys(request->key_root,
-                                spec.prompt,
-                                prompt_tokens / kStripeTokens,
-                                &request->prompt_keys);
+    request->methods.ExtendKeys(
+        request->key_root, spec.prompt, prompt_tokens / kStripeTokens, &request->prompt_keys);
   }
   if (recorder_ != nullptr) {
     request->unit_ids = UnitIds(*request, spec);

@@ -66,9 +66,8 @@ bool RequestLifecycle::AwaitsDisk(Choice& choice, uint32_t num_cached) {
   }
   const std::span<const Digest> keys = UsableKeys(choice);
   // What completes half a block that is there counts for both halves.
-  const uint32_t num_host = choice.request->methods.HasSparseBlocks()
-                                ? parts_.store.MatchPrefix(keys)
-                                : num_cached;
+  const uint32_t num_host =
+      choice.request->methods.HasSparseBlocks() ? parts_.store.MatchPrefix(keys) : num_cached;
   return parts_.disk.AwaitsLoad(choice, keys, tokens, num_host);
 }
 

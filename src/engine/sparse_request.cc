@@ -142,8 +142,8 @@ absl::StatusOr<std::vector<double>> KnobValues(const Params& params,
   for (const auto& [name, value] : params) {
     const auto knob = std::ranges::find(knobs, name, &sparse::Knob::name);
     if (knob == knobs.end()) {
-      return absl::UnimplementedError(
-          absl::StrCat(std::string(field), ".", name, " is not known to '", std::string(owner), "'"));
+      return absl::UnimplementedError(absl::StrCat(
+          std::string(field), ".", name, " is not known to '", std::string(owner), "'"));
     }
     if (!(value >= knob->min && value <= knob->max) ||
         (knob->is_integer && value != std::floor(value))) {
@@ -188,12 +188,11 @@ absl::StatusOr<SparseSettings> SettingsOf(const SparseRequest& wishes,
     settings.reselect_interval = 1;
   }
   // The server's parameters are those of its algorithm.
-  SPINDLE_ASSIGN_OR_RETURN(
-      settings.knobs,
-      KnobValues(Merge(wishes.params, is_servers ? defaults.params : Params()),
-                 algorithm.knobs(),
-                 "params",
-                 algorithm.name()));
+  SPINDLE_ASSIGN_OR_RETURN(settings.knobs,
+                           KnobValues(Merge(wishes.params, is_servers ? defaults.params : Params()),
+                                      algorithm.knobs(),
+                                      "params",
+                                      algorithm.name()));
   SPINDLE_ASSIGN_OR_RETURN(
       settings.dense_layers,
       DenseLayers(Choose(wishes.dense_layers, defaults.dense_layers, {}), geometry.num_layers));

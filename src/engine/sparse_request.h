@@ -32,7 +32,7 @@ struct SparseRequest {
   std::optional<double> min_mass = {};                      // … this, [0, 1], are dense
   std::optional<uint32_t> reselect_interval = {};           // [1, kMaxReselectInterval]
   std::vector<std::pair<std::string, double>> params = {};  // knobs of the algorithm, by name
-  std::string prefill = {};     // how the prompt is attended: "dense" or a method; empty: server's
+  std::string prefill = {};  // how the prompt is attended: "dense" or a method; empty: server's
   std::vector<std::pair<std::string, double>> prefill_params = {};  // knobs of that method, by name
   bool estimates_mass = false;  // where the algorithm can: for statistics
 };

@@ -11,9 +11,8 @@ constexpr uint32_t kBlockStripes = kPrefillBlockTokens / static_cast<uint32_t>(k
 
 // Choices depend on where decoding began.
 MethodDigest DecodeMethodOf(const SparseDecode& decode, uint32_t prompt_tokens) {
-  return decode.policy == nullptr
-             ? kDenseMethod
-             : Sha256().Bytes(decode.method).Number(prompt_tokens).Finish();
+  return decode.policy == nullptr ? kDenseMethod
+                                  : Sha256().Bytes(decode.method).Number(prompt_tokens).Finish();
 }
 
 }  // namespace
@@ -60,9 +59,8 @@ void StripeMethods::ExtendKeys(const Digest& root,
   while (keys->size() < num_stripes) {
     const size_t stripe = keys->size();
     const Digest& previous = keys->empty() ? root : keys->back();
-    keys->push_back(NextStripeKey(previous,
-                                  MethodOf(stripe, tokens),
-                                  tokens.subspan(stripe * kStripeTokens, kStripeTokens)));
+    keys->push_back(NextStripeKey(
+        previous, MethodOf(stripe, tokens), tokens.subspan(stripe * kStripeTokens, kStripeTokens)));
   }
 }
 

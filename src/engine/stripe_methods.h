@@ -15,12 +15,14 @@ namespace spindle::engine {
 
 // By position:
 //   [0, sparse_begin)          densely: shared with everybody
-//   [sparse_begin, sparse_end) sparse blocks of a prompt: shared with who has the same method. A row
+//   [sparse_begin, sparse_end) sparse blocks of a prompt: shared with who has the same method. A
+//   row
 //                              follows from the tokens of its whole block, so both stripes of a
 //                              block carry them
 //   [sparse_end, …)            of a sparsely computed prompt: its dense end and what is generated,
 //                              shared with nobody but the other choices of the request
-// Without sparse blocks prompts are computed densely, and what is generated as `decode_method` says.
+// Without sparse blocks prompts are computed densely, and what is generated as `decode_method`
+// says.
 struct StripeMethods {
   uint32_t sparse_begin = 0;  // multiples of a block; nothing is sparse if they are equal
   uint32_t sparse_end = 0;
@@ -54,7 +56,7 @@ struct StripeMethods {
 
   // Tokens from here on have KV that no other request may use.
   [[nodiscard]] uint32_t PublishedEnd() const {
-    return HasSparseBlocks()                 ? sparse_end
+    return HasSparseBlocks()               ? sparse_end
            : decode_method == kDenseMethod ? std::numeric_limits<uint32_t>::max()
                                            : prompt_tokens;
   }

@@ -75,9 +75,12 @@ json Sparse(const engine::SparseRequest& defaults, const ServedModel& model) {
   }
   const bool names_one = !defaults.algorithm.empty() && defaults.algorithm != "auto";
   const bool names_prefill = !defaults.prefill.empty();
-  return {{"default", names_one ? std::string_view(defaults.algorithm) : std::string_view("dense")},
-          {"algorithms", std::move(algorithms)},
-          {"prefill", {{"default", names_prefill ? std::string_view(defaults.prefill) : std::string_view("dense")}, {"methods", std::move(methods)}}}};
+  return {
+      {"default", names_one ? std::string_view(defaults.algorithm) : std::string_view("dense")},
+      {"algorithms", std::move(algorithms)},
+      {"prefill",
+       {{"default", names_prefill ? std::string_view(defaults.prefill) : std::string_view("dense")},
+        {"methods", std::move(methods)}}}};
 }
 
 json Kv(const ServedModel& model) {

@@ -331,7 +331,8 @@ MaybeError ApplySparse(const ServingOptions& options,
                        PreparedRequest* request) {
   if (!request->sparse.has_value() && !options.presets.contains(request->model)) {
     request->decode.reset();  // of another model name, before that was replaced
-    return CheckPrefill(*request, !options.sparse.prefill.empty() && options.sparse.prefill != "dense");
+    return CheckPrefill(*request,
+                        !options.sparse.prefill.empty() && options.sparse.prefill != "dense");
   }
   SparseRequest wishes = request->sparse.value_or(SparseRequest());
   wishes.estimates_mass = request->stats;

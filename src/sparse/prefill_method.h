@@ -1,7 +1,7 @@
-// What every method of sparse prefill implements: Select, which blocks of keys the rows of one block
-// of a prompt attend to. As the algorithms of decoding it never sees pages, tiers or threads; the
-// attention runtime adds causality inside the diagonal block itself.
-// Thread-safety: implementations are stateless and thread-safe; compute workers call them.
+// What every method of sparse prefill implements: Select, which blocks of keys the rows of one
+// block of a prompt attend to. As the algorithms of decoding it never sees pages, tiers or threads;
+// the attention runtime adds causality inside the diagonal block itself. Thread-safety:
+// implementations are stateless and thread-safe; compute workers call them.
 #pragma once
 
 #include <cstddef>

@@ -1,7 +1,7 @@
 // What the jobs of a step attend to, layer by layer, whoever attends to it afterwards: choices of
 // the policies' algorithms and of sparse prefill, choices that an earlier row has made, and
-// everything where a layer has a sliding window or its estimate is too small. Thread-safety: engine-thread only; choosing runs
-// on the pool.
+// everything where a layer has a sliding window or its estimate is too small. Thread-safety:
+// engine-thread only; choosing runs on the pool.
 #pragma once
 
 #include <cstdint>

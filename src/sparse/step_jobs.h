@@ -21,9 +21,9 @@ struct StepJob {
   // At most one of the two. Both null: everything is attended, in every layer.
   const SparsePolicy* policy;    // of a generated token
   const PrefillPolicy* prefill;  // of a block of the prompt
-  uint32_t decode_step;        // of the row, from the first generated token on
-  uint32_t anchor;             // of the policy: the position whose choice is used
-  uint32_t tile_begin;         // of tiles(): all positions up to the last row's
+  uint32_t decode_step;          // of the row, from the first generated token on
+  uint32_t anchor;               // of the policy: the position whose choice is used
+  uint32_t tile_begin;           // of tiles(): all positions up to the last row's
   uint32_t tile_end;
 
   [[nodiscard]] uint32_t num_tokens() const { return first_position + num_rows; }

@@ -341,8 +341,8 @@ void ToSparseUse(const engine::RequestStats& from, v1::SparseUse* to) {
   const bool has_blocks = prefill.sparse_blocks > 0;
   to->set_prefill(from.prefill_method);
   to->set_prefill_sparse_blocks(prefill.sparse_blocks);
-  to->set_prefill_attended_fraction_mean(
-      has_blocks ? prefill.share_sum / prefill.sparse_blocks : 1);
+  to->set_prefill_attended_fraction_mean(has_blocks ? prefill.share_sum / prefill.sparse_blocks
+                                                    : 1);
   to->set_prefill_attended_fraction_min(has_blocks ? prefill.share_min : 1);
   to->set_prefill_attended_fraction_max(has_blocks ? prefill.share_max : 1);
   if (const engine::AuditUse& audit = from.audit; audit.steps > 0) {

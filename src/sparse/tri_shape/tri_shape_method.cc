@@ -5,7 +5,7 @@
 namespace spindle::sparse {
 namespace {
 
-constexpr double kMostTokens = 1 << 20;
+constexpr double kMostTokens = 1 << 19;
 constexpr Knob kTriShapeKnobs[] = {
     {.name = "start", .min = 0, .max = kMostTokens, .preset = 128},
     {.name = "recent", .min = 1, .max = kMostTokens, .preset = 1920},

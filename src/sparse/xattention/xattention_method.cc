@@ -21,7 +21,7 @@ constexpr Knob kXAttentionKnobs[] = {
      .preset = kPrefillBlockTokens},
     {.name = "stride", .min = 8, .max = 16, .preset = 16},
     {.name = "threshold", .min = 0, .max = 1, .preset = 0.9, .is_integer = false},
-    {.name = "last_dense", .min = 1, .max = 1 << 20, .preset = 128},
+    {.name = "last_dense", .min = 1, .max = 1 << 19, .preset = 128},
     {.name = "share_group", .min = 0, .max = 1, .preset = 0},
 };
 

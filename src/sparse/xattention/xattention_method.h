@@ -1,6 +1,6 @@
-// XAttention (arXiv 2503.16428): a block of rows attends to the blocks of keys that hold `threshold`
-// of its attention mass, by an estimate along the antidiagonals of stride × stride tiles
-// (kernels/api/block_mass.h), largest first, and to the first and its own block in any case.
+// XAttention (arXiv 2503.16428): a block of rows attends to the blocks of keys that hold
+// `threshold` of its attention mass, by an estimate along the antidiagonals of stride × stride
+// tiles (kernels/api/block_mass.h), largest first, and to the first and its own block in any case.
 //
 // The heads of a group share a list of keys. By default each head chooses for itself and the group
 // attends to the union, so that every head has its share of mass; with `share_group` the group
