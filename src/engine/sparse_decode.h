@@ -17,7 +17,7 @@ struct SparseDecode {
   std::string algorithm = "dense";                     // its name
   double mandatory_pages = 0;  // it is expected to choose per step, layer and KV head
   MethodDigest method{};       // of prefix keys: whatever decides its choices
-  std::shared_ptr<const sparse::PrefillPolicy> prefill;  // of the prompt; null: densely
+  std::shared_ptr<const sparse::PrefillPolicy> prefill = nullptr;  // of the prompt; null: densely
 
   // The name of its method.
   [[nodiscard]] std::string_view PrefillName() const {
