@@ -60,7 +60,7 @@ T Choose(const std::optional<T>& wish, const std::optional<T>& preset, T otherwi
   return wish.value_or(preset.value_or(otherwise));
 }
 
-using Params = std::vector<std::pair<std::string, double>>;
+using Params = sparse::NamedValues;
 
 // By name: a wish replaces the server's value of that one alone.
 Params Merge(const Params& wishes, Params defaults) {
@@ -130,40 +130,6 @@ absl::Status ApplyMass(const SparseRequest& wishes,
   return absl::OkStatus();
 }
 
-// The values of `knobs`, in their order. `field`: what they are called; `owner`: whose they are.
-absl::StatusOr<std::vector<double>> KnobValues(const Params& params,
-                                               std::span<const sparse::Knob> knobs,
-                                               std::string_view field,
-                                               std::string_view owner) {
-  std::vector<double> values;
-  for (const sparse::Knob& knob : knobs) {
-    values.push_back(knob.preset);
-  }
-  for (const auto& [name, value] : params) {
-    const auto knob = std::ranges::find(knobs, name, &sparse::Knob::name);
-    if (knob == knobs.end()) {
-      return absl::UnimplementedError(absl::StrCat(
-          std::string(field), ".", name, " is not known to '", std::string(owner), "'"));
-    }
-    if (!(value >= knob->min && value <= knob->max) ||
-        (knob->is_integer && value != std::floor(value))) {
-      return absl::InvalidArgumentError(absl::StrCat(std::string(field),
-                                                     ".",
-                                                     name,
-                                                     " must be a",
-                                                     knob->is_integer ? " whole" : "",
-                                                     " number in [",
-                                                     knob->min,
-                                                     ", ",
-                                                     knob->max,
-                                                     "], got ",
-                                                     value));
-    }
-    values[static_cast<size_t>(knob - knobs.begin())] = value;
-  }
-  return values;
-}
-
 absl::StatusOr<SparseSettings> SettingsOf(const SparseRequest& wishes,
                                           const SparseRequest& defaults,
                                           const sparse::SparseAlgorithm& algorithm,
@@ -188,11 +154,12 @@ absl::StatusOr<SparseSettings> SettingsOf(const SparseRequest& wishes,
     settings.reselect_interval = 1;
   }
   // The server's parameters are those of its algorithm.
-  SPINDLE_ASSIGN_OR_RETURN(settings.knobs,
-                           KnobValues(Merge(wishes.params, is_servers ? defaults.params : Params()),
-                                      algorithm.knobs(),
-                                      "params",
-                                      algorithm.name()));
+  SPINDLE_ASSIGN_OR_RETURN(
+      settings.knobs,
+      sparse::KnobValues(Merge(wishes.params, is_servers ? defaults.params : Params()),
+                         algorithm.knobs(),
+                         "params",
+                         algorithm.name()));
   SPINDLE_ASSIGN_OR_RETURN(
       settings.dense_layers,
       DenseLayers(Choose(wishes.dense_layers, defaults.dense_layers, {}), geometry.num_layers));
@@ -291,14 +258,7 @@ absl::StatusOr<std::shared_ptr<const sparse::PrefillPolicy>> PrefillOf(
   }
   std::shared_ptr<const sparse::PrefillMethod> method = sparse::FindPrefillMethod(name);
   SPINDLE_CHECK(method != nullptr);
-  SPINDLE_ASSIGN_OR_RETURN(std::vector<double> knobs,
-                           KnobValues(params, method->knobs(), "prefill_params", method->name()));
-  if (const absl::Status status = method->CheckKnobs(knobs); !status.ok()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("prefill_params.", std::string(status.message())));
-  }
-  return std::make_shared<const sparse::PrefillPolicy>(
-      std::move(method), std::move(knobs), dense_layers);
+  return sparse::PrefillPolicy::Create(std::move(method), params, dense_layers);
 }
 
 // An expectation, until steps have been measured.

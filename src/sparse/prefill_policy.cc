@@ -2,7 +2,11 @@
 
 #include <bit>
 #include <limits>
+#include <string>
+#include <string_view>
 #include <utility>
+
+#include "base/status_macros.h"
 
 namespace spindle::sparse {
 namespace {
@@ -36,6 +40,20 @@ PrefillPolicy::PrefillPolicy(std::shared_ptr<const PrefillMethod> method,
     hash.Number(is_dense ? 1 : 0);
   }
   fingerprint_ = hash.Finish();
+}
+
+absl::StatusOr<std::shared_ptr<const PrefillPolicy>> PrefillPolicy::Create(
+    std::shared_ptr<const PrefillMethod> method,
+    const NamedValues& named,
+    std::vector<bool> dense_layers) {
+  constexpr std::string_view kField = "prefill_params";
+  SPINDLE_ASSIGN_OR_RETURN(std::vector<double> knobs,
+                           KnobValues(named, method->knobs(), kField, method->name()));
+  if (const absl::Status status = method->CheckKnobs(knobs); !status.ok()) {
+    return absl::InvalidArgumentError(std::string(kField) + "." + std::string(status.message()));
+  }
+  return std::make_shared<const PrefillPolicy>(
+      std::move(method), std::move(knobs), std::move(dense_layers));
 }
 
 }  // namespace spindle::sparse

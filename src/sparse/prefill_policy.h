@@ -9,6 +9,7 @@
 #include <span>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "base/hash.h"
 #include "base/ids.h"
 #include "sparse/prefill_method.h"
@@ -22,6 +23,13 @@ class PrefillPolicy {
   PrefillPolicy(std::shared_ptr<const PrefillMethod> method,
                 std::vector<double> knobs,
                 std::vector<bool> dense_layers = {});
+
+  // With presets but for what is named. ERRORS: those of KnobValues and of the method; messages
+  // begin with prefill_params.
+  [[nodiscard]] static absl::StatusOr<std::shared_ptr<const PrefillPolicy>> Create(
+      std::shared_ptr<const PrefillMethod> method,
+      const NamedValues& named,
+      std::vector<bool> dense_layers = {});
 
   [[nodiscard]] const PrefillMethod& method() const { return *method_; }
 

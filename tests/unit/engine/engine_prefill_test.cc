@@ -134,7 +134,8 @@ TEST(EnginePrefill, WhoSharesWhat) {
   longer.insert(longer.end(), 700, 4);
   EXPECT_EQ(CachedTokens(world, SparseAsk(odd, 4, {})), 0U);
   EXPECT_EQ(CachedTokens(world, SparseAsk(longer)), 128U);
-  EXPECT_EQ(CachedTokens(world, SparseAsk(longer, 4, {})), 256U) << "the sparse request's dense begin";
+  EXPECT_EQ(CachedTokens(world, SparseAsk(longer, 4, {})), 256U)
+      << "the sparse request's dense begin";
 }
 
 // What follows a sparse prompt is not what a dense prompt with the same tokens holds.

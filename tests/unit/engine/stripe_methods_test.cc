@@ -17,8 +17,8 @@ namespace {
 constexpr uint32_t kPromptTokens = 1000;
 
 std::shared_ptr<const sparse::PrefillPolicy> TriShape(double recent) {
-  return std::make_shared<const sparse::PrefillPolicy>(
-      sparse::FindPrefillMethod("tri_shape"), std::vector<double>{0, recent, 128});
+  return std::make_shared<const sparse::PrefillPolicy>(sparse::FindPrefillMethod("tri_shape"),
+                                                       std::vector<double>{0, recent, 128});
 }
 
 // Blocks 2 … 5 are sparse: tokens [256, 768).
@@ -56,7 +56,9 @@ size_t Common(const std::vector<Digest>& a, const std::vector<Digest>& b) {
                              a.begin());
 }
 
-StripeMethods MethodsOf(const SparseDecode& decode, uint8_t number, uint32_t prompt = kPromptTokens) {
+StripeMethods MethodsOf(const SparseDecode& decode,
+                        uint8_t number,
+                        uint32_t prompt = kPromptTokens) {
   return StripeMethods::Of(decode, prompt, MethodDigest{number});
 }
 
@@ -101,10 +103,15 @@ TEST(StripeMethods, RangesOfAPrompt) {
 TEST(StripeMethods, TheFirstStripeOfABlockKnowsTheSecond) {
   const StripeMethods methods = MethodsOf(SparsePrompt(), 1);
   const std::vector<TokenId> tokens = Tokens(kPromptTokens);
-  for (const auto& [changed, shared] :
-       {std::pair(0U, 0U), std::pair(128U, 2U), std::pair(200U, 3U), std::pair(256U, 4U),
-        std::pair(383U, 4U), std::pair(384U, 6U), std::pair(500U, 6U), std::pair(767U, 10U),
-        std::pair(768U, 12U)}) {
+  for (const auto& [changed, shared] : {std::pair(0U, 0U),
+                                        std::pair(128U, 2U),
+                                        std::pair(200U, 3U),
+                                        std::pair(256U, 4U),
+                                        std::pair(383U, 4U),
+                                        std::pair(384U, 6U),
+                                        std::pair(500U, 6U),
+                                        std::pair(767U, 10U),
+                                        std::pair(768U, 12U)}) {
     std::vector<TokenId> others = tokens;
     others[changed] += 1;
     EXPECT_EQ(Common(KeysOf(methods, tokens), KeysOf(methods, others)), shared) << changed;
@@ -113,9 +120,14 @@ TEST(StripeMethods, TheFirstStripeOfABlockKnowsTheSecond) {
 
 TEST(StripeMethods, MatchesBeforeTheDenseEndAreWholeBlocks) {
   const StripeMethods methods = MethodsOf(SparsePrompt(), 1);
-  for (const auto& [found, usable] : {std::pair(0U, 0U), std::pair(1U, 0U), std::pair(2U, 2U),
-                                      std::pair(5U, 4U), std::pair(11U, 10U), std::pair(12U, 12U),
-                                      std::pair(13U, 13U), std::pair(15U, 15U)}) {
+  for (const auto& [found, usable] : {std::pair(0U, 0U),
+                                      std::pair(1U, 0U),
+                                      std::pair(2U, 2U),
+                                      std::pair(5U, 4U),
+                                      std::pair(11U, 10U),
+                                      std::pair(12U, 12U),
+                                      std::pair(13U, 13U),
+                                      std::pair(15U, 15U)}) {
     EXPECT_EQ(methods.UsableMatch(found), usable) << found;
   }
 }
