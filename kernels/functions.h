@@ -6,6 +6,7 @@
 
 #include "base/dtype.h"
 #include "kernels/api/attention.h"
+#include "kernels/api/block_mass.h"
 #include "kernels/api/cluster.h"
 #include "kernels/api/exec.h"
 #include "kernels/api/gate.h"
@@ -76,6 +77,7 @@
   int PoolKeys(const PoolKeysArgs& args);               \
   int Unrotate(const UnrotateArgs& args);               \
   int Project(const ProjectArgs& args);                 \
+  int BlockMass(const BlockMassArgs& args, Exec* exec); \
   }
 
 SPINDLE_DECLARE_WEIGHT_AND_ROW_KERNELS(reference)

@@ -8,6 +8,7 @@
 
 #include "base/dtype.h"
 #include "kernels/api/attention.h"
+#include "kernels/api/block_mass.h"
 #include "kernels/api/cluster.h"
 #include "kernels/api/exec.h"
 #include "kernels/api/gate.h"
@@ -92,6 +93,10 @@ struct KernelTable {
   int (*pool_keys)(const PoolKeysArgs& args);
   int (*unrotate)(const UnrotateArgs& args);
   int (*project)(const ProjectArgs& args);
+
+  // Sparse prefill: which blocks of keys a block of rows wants. ERRORS: kScratchTooSmall for
+  // contexts above 750 Ki tokens.
+  int (*block_mass)(const BlockMassArgs& args, Exec* exec);
 
   // Cache of the fast tier. REQUIRES: `out` has room for args.num_wanted slots. Equal in all
   // tables.

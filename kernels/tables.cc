@@ -15,12 +15,13 @@
 #define SPINDLE_LOGITS_KERNELS(isa) \
   .summarize = isa::Summarize, .top_k = isa::TopK, .collect_at_least = isa::CollectAtLeast
 #define SPINDLE_LRU_KERNELS(isa) .select_victims = isa::SelectVictims
-#define SPINDLE_SPARSE_KERNELS(isa)                                             \
-  .key_bounds = isa::KeyBounds, .key_mean = isa::KeyMean,                       \
-  .score_partitions = isa::ScorePartitions, .reduce_scores = isa::ReduceScores, \
-  .select_best = isa::SelectBest, .select_within = isa::SelectWithin,           \
-  .cluster_keys = isa::ClusterKeys, .estimate_clusters = isa::EstimateClusters, \
-  .pool_keys = isa::PoolKeys, .unrotate = isa::Unrotate, .project = isa::Project
+#define SPINDLE_SPARSE_KERNELS(isa)                                               \
+  .key_bounds = isa::KeyBounds, .key_mean = isa::KeyMean,                         \
+  .score_partitions = isa::ScorePartitions, .reduce_scores = isa::ReduceScores,   \
+  .select_best = isa::SelectBest, .select_within = isa::SelectWithin,             \
+  .cluster_keys = isa::ClusterKeys, .estimate_clusters = isa::EstimateClusters,   \
+  .pool_keys = isa::PoolKeys, .unrotate = isa::Unrotate, .project = isa::Project, \
+  .block_mass = isa::BlockMass
 
 namespace spindle::kernels {
 

@@ -61,6 +61,7 @@ absl::StatusOr<Plan> MakePlan(const EvalOptions& options) {
   }
   plan.policies = {.algorithms = SplitList(options.algorithms),
                    .budgets = *budgets,
+                   .prefills = SplitList(options.prefills),
                    .sink_tokens = options.sink_tokens,
                    .recent_tokens = options.recent_tokens,
                    .mass_stride = options.mass_stride,
@@ -152,9 +153,10 @@ uint64_t KvBytes(const EvalOptions& options,
       kv::KvStore::StripesFor(std::max(
           {options.num_steps, options.num_free_steps, options.generated_tokens + kTaskTokens})) +
       2;
-  // Two forks per policy, one to be forced and one to answer.
-  const uint64_t stripes =
-      kv::KvStore::StripesFor(context) + 2 * (uint64_t{num_policies} + 4) * behind;
+  // The context once, and for each sparse prefill; two forks per policy, one to be forced and one
+  // to answer.
+  const uint64_t stripes = (1 + plan.policies.prefills.size()) * kv::KvStore::StripesFor(context) +
+                           2 * (uint64_t{num_policies} + 4) * behind;
   return stripes * geometry.stripe_bytes();
 }
 
@@ -288,6 +290,10 @@ void AddEvalOptions(config::OptionTable& table, EvalOptions& options) {
   table.Text("context", "N,…", &options.contexts, "tokens that are there when decoding begins");
   table.Text("algorithms", "NAME,…", &options.algorithms, "what is compared with dense attention");
   table.Text("budgets", "SHARE,…", &options.budgets, "of the context that is selected");
+  table.Text("prefill",
+             "NAME[:KNOB=VALUE…],…",
+             &options.prefills,
+             "sparse prefill of the context, compared with dense as well");
   table.Uint32("windows", &options.num_windows, 0, 4096, "pieces of text; 0: none");
   table.Uint32("steps", &options.num_steps, 1, 65536, "tokens decoded per piece");
   table.Text("tasks", "FAMILY,…|none", &options.tasks, "retrieval tasks");

@@ -27,6 +27,7 @@ struct EvalOptions {
   std::string contexts = "4096";
   std::string algorithms = "quest,shadowkv";
   std::string budgets = "25%,12.5%,6%,3%";
+  std::string prefills;      // none
   uint32_t num_windows = 8;  // 0: no forced runs
   uint32_t num_steps = 128;
   std::string tasks = "copy,kv-retrieve,passkey";  // "none"

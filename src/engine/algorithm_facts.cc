@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "sparse/algorithm_registry.h"
+#include "sparse/prefill_registry.h"
 
 namespace spindle::engine {
 
@@ -17,6 +18,22 @@ std::vector<AlgorithmFacts> FactsOf(const sparse::AlgorithmSet& algorithms) {
                    .extra_weights = algorithm->weight_bytes() > 0});
   }
   return all;
+}
+
+std::vector<PrefillFacts> PrefillFactsOf() {
+  std::vector<PrefillFacts> all;
+  for (const std::shared_ptr<const sparse::PrefillMethod>& method : sparse::PrefillMethods()) {
+    all.push_back({.name = method->name(), .knobs = method->knobs()});
+  }
+  return all;
+}
+
+std::vector<std::string_view> KnownPrefills() {
+  std::vector<std::string_view> names = {"dense"};
+  for (const PrefillFacts& method : PrefillFactsOf()) {
+    names.push_back(method.name);
+  }
+  return names;
 }
 
 std::vector<std::string_view> KnownAlgorithms() {

@@ -1,5 +1,5 @@
-// What a model's attention algorithms are, for those who list and accept them: taken from the
-// algorithms themselves. Thread-safety: thread-safe.
+// What a model's attention algorithms and the methods of sparse prefill are, for those who list and
+// accept them: taken from themselves. Thread-safety: thread-safe.
 #pragma once
 
 #include <span>
@@ -20,6 +20,18 @@ struct AlgorithmFacts {
 
 // In the order of the set, "dense" first. Views into the algorithms.
 [[nodiscard]] std::vector<AlgorithmFacts> FactsOf(const sparse::AlgorithmSet& algorithms);
+
+// A method of sparse prefill; any of them goes with any algorithm.
+struct PrefillFacts {
+  std::string_view name;
+  std::span<const sparse::Knob> knobs;
+};
+
+// Views into the methods.
+[[nodiscard]] std::vector<PrefillFacts> PrefillFactsOf();
+
+// Names of `prefill`: "dense", then the methods.
+[[nodiscard]] std::vector<std::string_view> KnownPrefills();
 
 // Names that requests and options may use: the algorithms of the build, "dense" first, then those
 // that need weights of their own.

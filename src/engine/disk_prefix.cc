@@ -11,9 +11,10 @@
 namespace spindle::engine {
 namespace {
 
-// The rows of an open tail stand for computed ones, so they must be wanted as such.
+// The rows of an open tail stand for computed ones, so they must be wanted as such: not where
+// sparse blocks come whole.
 bool MayUseTail(const Request& request) {
-  return request.reads_cache && request.spec.uses_disk &&
+  return request.reads_cache && request.spec.uses_disk && !request.methods.HasSparseBlocks() &&
          !request.spec.sampling.prompt_logprobs.has_value();
 }
 
@@ -22,10 +23,7 @@ bool MayUseTail(const Request& request) {
 std::span<const TokenId> RestOf(const Request& request,
                                 std::span<const TokenId> tokens,
                                 uint32_t num_stripes) {
-  size_t end = tokens.size() - 1;
-  if (request.spec.decode->policy != nullptr) {
-    end = std::min<size_t>(end, request.prompt_size());
-  }
+  const size_t end = std::min<size_t>(tokens.size() - 1, request.methods.PublishedEnd());
   return tokens.first(end).subspan(std::min<size_t>(end, size_t{num_stripes} * kStripeTokens));
 }
 
@@ -146,16 +144,18 @@ void DiskPrefix::EndLoad(Choice& choice) {
 }
 
 void DiskPrefix::OfferPrompt(const Choice& choice) {
-  const auto in_prompt = static_cast<uint32_t>(choice.request->prompt_size() / kStripeTokens);
-  Offer(choice, std::min(choice.num_sealed, in_prompt), /*count_use=*/true);
+  const Request& request = *choice.request;
+  const uint32_t end = std::min(request.prompt_size(), request.methods.PublishedEnd());
+  Offer(choice,
+        std::min(choice.num_sealed, end / static_cast<uint32_t>(kStripeTokens)),
+        /*count_use=*/true);
 }
 
 void DiskPrefix::OfferAll(const Choice& choice) {
   // What was decoded over chosen pages is of use to nobody else.
-  const auto in_prompt = static_cast<uint32_t>(choice.request->prompt_size() / kStripeTokens);
-  const bool is_dense = choice.request->spec.decode->policy == nullptr;
+  const uint32_t end = choice.request->methods.PublishedEnd();
   Offer(choice,
-        is_dense ? choice.num_sealed : std::min(choice.num_sealed, in_prompt),
+        std::min(choice.num_sealed, end / static_cast<uint32_t>(kStripeTokens)),
         /*count_use=*/false);
 }
 
@@ -182,9 +182,7 @@ void DiskPrefix::Keep(Choice& choice, uint32_t num_kept) {
     return;
   }
   // Rows that were computed over chosen pages are not what a dense request expects.
-  if (request.spec.decode->policy != nullptr) {
-    num_kept = std::min(num_kept, request.prompt_size());
-  }
+  num_kept = std::min(num_kept, request.methods.PublishedEnd());
   const uint32_t num_stripes =
       std::min(NumPublished(choice), num_kept / static_cast<uint32_t>(kStripeTokens));
   kv::SessionKeeper::SaveRequest save{.name = request.spec.retention->session,
@@ -212,9 +210,9 @@ void DiskPrefix::Keep(Choice& choice, uint32_t num_kept) {
 
 void DiskPrefix::Spill(Choice& choice) {
   const Request& request = *choice.request;
-  // What was decoded over chosen pages must be decoded so again.
+  // What was computed over chosen pages must be computed so again.
   if (tier_ == nullptr || !request.spec.uses_disk || !request.reads_cache ||
-      request.spec.decode->policy != nullptr) {
+      request.spec.decode->policy != nullptr || request.methods.HasSparseBlocks()) {
     return;
   }
   const uint32_t num_stripes = NumPublished(choice);

@@ -9,14 +9,6 @@
 #include "engine/scheduler_policy.h"
 
 namespace spindle::engine {
-namespace {
-
-// Of stripes with generated tokens: choices depend on where decoding began.
-MethodDigest MethodOf(const EngineRequest& spec) {
-  return Sha256().Bytes(spec.decode->method).Number(spec.prompt.size()).Finish();
-}
-
-}  // namespace
 
 FrontDesk::FrontDesk(const EngineOptions& options,
                      const StepRunner& runner,
@@ -119,6 +111,8 @@ std::optional<SubmitRefusal> FrontDesk::CheckFastBytes(const EngineRequest& spec
 SubmitResult FrontDesk::Submit(EngineRequest spec) {
   SPINDLE_CHECK(!spec.prompt.empty() && spec.sampling.num_choices >= 1);
   ResolveDefaults(&spec);
+  // Their rows come in smaller chunks than blocks.
+  SPINDLE_CHECK(!spec.sampling.prompt_logprobs.has_value() || spec.decode->prefill == nullptr);
   if (const std::optional<SubmitRefusal> refusal = CheckFeasible(spec); refusal.has_value()) {
     return *refusal;
   }
@@ -154,11 +148,12 @@ std::unique_ptr<Request> FrontDesk::MakeRequest(EngineRequest spec) {
   request->reads_cache = options_.prefix_cache && spec.cache_prompt;
   request->seals = request->reads_cache || num_choices > 1;
   request->key_root = request->reads_cache ? spec.prefix_root : PrivateRoot();
+  const auto prompt_tokens = static_cast<uint32_t>(spec.prompt.size());
+  request->methods = StripeMethods::Of(
+      *spec.decode, prompt_tokens, spec.decode->prefill == nullptr ? kDenseMethod : PrivateRoot());
   if (request->seals) {
-    request->prompt_keys = StripeKeys(request->key_root, spec.prompt);
-  }
-  if (spec.decode->policy != nullptr) {
-    request->decode_method = MethodOf(spec);
+    request->methods.ExtendKeys(
+        request->key_root, spec.prompt, prompt_tokens / kStripeTokens, &request->prompt_keys);
   }
   if (recorder_ != nullptr) {
     request->unit_ids = UnitIds(*request, spec);

@@ -16,6 +16,7 @@
 #include "base/ids.h"
 #include "engine/audit_use.h"
 #include "sparse/decode_use.h"
+#include "sparse/prefill_use.h"
 
 namespace spindle::engine {
 
@@ -84,9 +85,11 @@ struct RequestStats {
   uint32_t preemptions = 0;
   uint32_t longest_choice = 0;  // generated tokens
   KvUse kv;
-  std::string algorithm = "dense";  // of attention, of generated tokens
-  sparse::DecodeUse sparse;         // of all choices, where it is not "dense"
-  AuditUse audit;                   // … of its audited steps
+  std::string algorithm = "dense";       // of attention, of generated tokens
+  sparse::DecodeUse sparse;              // of all choices, where it is not "dense"
+  std::string prefill_method = "dense";  // of the prompt
+  sparse::PrefillUse prefill;            // of its sparse blocks, where it is not "dense"
+  AuditUse audit;                        // … of its audited steps
   Duration queue_time{0};
   Duration load_time{0};  // of it, waiting for the disk
   Duration prefill_time{0};

@@ -14,11 +14,13 @@
 #include "base/ids.h"
 #include "engine/engine.h"
 #include "engine/stream_state.h"
+#include "engine/stripe_methods.h"
 #include "kv/disk_tier.h"
 #include "kv/fast/fast_tier.h"
 #include "sampling/sampler_state.h"
 #include "sparse/decode_use.h"
 #include "sparse/kept_choice.h"
+#include "sparse/prefill_use.h"
 
 namespace spindle::engine {
 
@@ -57,12 +59,13 @@ struct Choice {
   Request* request = nullptr;
   uint32_t index = 0;
   ChoiceState state = ChoiceState::kWaiting;
-  bool in_prefill = false;  // since admission, until its first own token
-  bool resumed = false;     // goes before new requests of its class
-  SequenceId sequence;      // valid while kRunning
-  FastUse fast;             // valid while kRunning
-  sparse::DecodeUse use;    // of all its rows, those computed again included
-  sparse::KeptChoice kept;  // also while kWaiting
+  bool in_prefill = false;         // since admission, until its first own token
+  bool resumed = false;            // goes before new requests of its class
+  SequenceId sequence;             // valid while kRunning
+  FastUse fast;                    // valid while kRunning
+  sparse::DecodeUse use;           // of all its rows, those computed again included
+  sparse::PrefillUse prefill_use;  // of sparse blocks of the prompt, those computed again included
+  sparse::KeptChoice kept;         // also while kWaiting
   uint32_t committed = 0;
   uint32_t num_sealed = 0;        // leading stripes
   uint32_t num_stripes = 0;       // room, in stripes; while kRunning
@@ -90,7 +93,7 @@ struct Request {
   // that only lets the choices share (no other request can look it up).
   Digest key_root{};
   std::vector<Digest> prompt_keys;      // of the full stripes of the prompt
-  MethodDigest decode_method{};         // of stripes with generated tokens, under an algorithm
+  StripeMethods methods;                // how stripes of prompt and answers are computed
   bool seals = false;                   // stripes are sealed at all
   bool reads_cache = false;             // looks up what other requests computed
   std::vector<uint64_t> unit_ids;       // of the prompt, for a request trace; until it is added

@@ -55,14 +55,20 @@ void RequestLifecycle::Add(std::unique_ptr<Request> request) {
 }
 
 uint32_t RequestLifecycle::MatchPrefix(Choice& choice) {
-  return parts_.store.MatchPrefix(UsableKeys(choice));
+  return choice.request->methods.UsableMatch(parts_.store.MatchPrefix(UsableKeys(choice)));
 }
 
 bool RequestLifecycle::AwaitsDisk(Choice& choice, uint32_t num_cached) {
   const std::vector<TokenId>& tokens =
       choice.history.empty() ? choice.request->spec.prompt : choice.history;
-  return choice.request->reads_cache &&
-         parts_.disk.AwaitsLoad(choice, UsableKeys(choice), tokens, num_cached);
+  if (!choice.request->reads_cache) {
+    return false;
+  }
+  const std::span<const Digest> keys = UsableKeys(choice);
+  // What completes half a block that is there counts for both halves.
+  const uint32_t num_host =
+      choice.request->methods.HasSparseBlocks() ? parts_.store.MatchPrefix(keys) : num_cached;
+  return parts_.disk.AwaitsLoad(choice, keys, tokens, num_host);
 }
 
 std::span<const Digest> RequestLifecycle::UsableKeys(Choice& choice) {
@@ -292,17 +298,8 @@ void RequestLifecycle::Commit(Choice& choice, uint32_t num_rows) {
 }
 
 void RequestLifecycle::ExtendKeys(Choice& choice, uint32_t num_stripes) {
-  while (choice.keys.size() < num_stripes) {
-    const Digest& previous = choice.keys.empty() ? choice.request->key_root : choice.keys.back();
-    const auto tokens = std::span<const TokenId>(choice.history)
-                            .subspan(choice.keys.size() * kStripeTokens, kStripeTokens);
-    const SparseDecode& decode = *choice.request->spec.decode;
-    const bool is_prompt =
-        (choice.keys.size() + 1) * kStripeTokens <= choice.request->prompt_size();
-    const MethodDigest& method =
-        decode.policy == nullptr || is_prompt ? kDenseMethod : choice.request->decode_method;
-    choice.keys.push_back(NextStripeKey(previous, method, tokens));
-  }
+  const Request& request = *choice.request;
+  request.methods.ExtendKeys(request.key_root, choice.history, num_stripes, &choice.keys);
 }
 
 uint32_t RequestLifecycle::KeptTokens(const Choice& choice) const {
@@ -383,6 +380,10 @@ void RequestLifecycle::FinishChoice(Choice& choice,
 void RequestLifecycle::RetireChoice(Choice& choice, FinishReason reason, TokenId stop_token) {
   Request& request = *choice.request;
   request.stats.sparse += choice.use;
+  if (choice.prefill_use.sparse_blocks > 0) {
+    request.stats.prefill += choice.prefill_use;
+    parts_.metrics.sparse.ObservePrefill(request.spec.decode->PrefillName(), choice.prefill_use);
+  }
   if (choice.state == ChoiceState::kRunning) {
     SealReady(choice);
     parts_.disk.OfferAll(choice);
@@ -473,6 +474,7 @@ void RequestLifecycle::End(Request& request, EndCause cause, TimePoint now) {
   event.status = EndStatusOf(cause);
   event.cause = cause;
   request.stats.algorithm = request.spec.decode->algorithm;
+  request.stats.prefill_method = request.spec.decode->PrefillName();
   event.stats = request.stats;
   if (cause == EndCause::kDisplaced) {
     const Inbox::Waiting waiting = parts_.inbox.waiting();

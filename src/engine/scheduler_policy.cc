@@ -71,30 +71,36 @@ RowBudget::RowBudget(uint32_t max_rows, uint32_t decode_rows, bool chunked)
       left_(std::max(kChunkTokens, max_rows > decode_rows ? max_rows - decode_rows : 0U)),
       chunked_(chunked) {}
 
-bool RowBudget::Completes(uint32_t pending, uint32_t max_chunk) const {
+uint32_t RowBudget::LeftFor(uint32_t grain) const {
+  return placed_any_ ? left_ : std::max(left_, grain);
+}
+
+bool RowBudget::Completes(uint32_t pending, uint32_t max_chunk, uint32_t left) const {
   if (pending > max_chunk) {
     return false;
   }
-  return pending <= left_ || (!chunked_ && !placed_any_);
+  return pending <= left || (!chunked_ && !placed_any_);
 }
 
-bool RowBudget::CanPlace(uint32_t pending, uint32_t max_chunk) const {
-  if (max_chunk == 0 || left_ == 0) {
+bool RowBudget::CanPlace(uint32_t pending, uint32_t max_chunk, uint32_t grain) const {
+  const uint32_t left = LeftFor(grain);
+  if (max_chunk == 0 || left == 0) {
     return false;
   }
   if (has_long_) {
     // The long one keeps at least a chunk, so that it always progresses.
     return !has_rider_ && pending <= max_chunk && pending <= max_rows_ / 4 &&
-           pending + kChunkTokens <= left_;
+           pending + long_grain_ <= left;
   }
   // An unfinished chunk ends at a chunk border, so it needs a whole one.
-  return Completes(pending, max_chunk) ||
-         (left_ >= std::min(kChunkTokens, max_chunk) && (chunked_ || pending > max_chunk));
+  return Completes(pending, max_chunk, left) ||
+         (left >= std::min(grain, max_chunk) && (chunked_ || pending > max_chunk));
 }
 
-std::optional<uint32_t> RowBudget::Place(uint32_t pending, uint32_t max_chunk) {
-  SPINDLE_DCHECK(CanPlace(pending, max_chunk));
-  if (Completes(pending, max_chunk)) {
+std::optional<uint32_t> RowBudget::Place(uint32_t pending, uint32_t max_chunk, uint32_t grain) {
+  SPINDLE_DCHECK(CanPlace(pending, max_chunk, grain));
+  left_ = LeftFor(grain);
+  if (Completes(pending, max_chunk, left_)) {
     has_rider_ = has_long_;
     left_ -= std::min(left_, pending);
     placed_any_ = true;
@@ -103,6 +109,7 @@ std::optional<uint32_t> RowBudget::Place(uint32_t pending, uint32_t max_chunk) {
   has_long_ = true;
   placed_any_ = true;
   long_limit_ = std::min(pending, max_chunk);
+  long_grain_ = grain;
   return std::nullopt;
 }
 
@@ -111,7 +118,7 @@ uint32_t RowBudget::LongRows() const {
     return 0;
   }
   const uint32_t rows = std::min(left_, long_limit_);
-  return rows >= kChunkTokens ? rows / kChunkTokens * kChunkTokens : rows;
+  return rows >= long_grain_ ? rows / long_grain_ * long_grain_ : rows;
 }
 
 }  // namespace spindle::engine

@@ -88,18 +88,24 @@ class RowBudget {
   // decode. Without `chunked` a prompt that is longer than what is left still goes in one piece.
   RowBudget(uint32_t max_rows, uint32_t decode_rows, bool chunked);
 
-  // Would Place accept a prefill of `pending` rows of which at most `max_chunk` may run now?
-  [[nodiscard]] bool CanPlace(uint32_t pending, uint32_t max_chunk) const;
+  // Would Place accept a prefill of `pending` rows of which at most `max_chunk` may run now? Its
+  // unfinished chunks are multiples of `grain`; the first prefill of a step gets that many rows.
+  [[nodiscard]] bool CanPlace(uint32_t pending,
+                              uint32_t max_chunk,
+                              uint32_t grain = kChunkTokens) const;
 
   // Takes the prefill into the step. Returns its rows when it is finished by this step, or nothing
   // when it becomes the long one. REQUIRES: CanPlace.
-  std::optional<uint32_t> Place(uint32_t pending, uint32_t max_chunk);
+  std::optional<uint32_t> Place(uint32_t pending,
+                                uint32_t max_chunk,
+                                uint32_t grain = kChunkTokens);
 
   // Rows of the long prefill once all others are placed; 0 when there is none.
   [[nodiscard]] uint32_t LongRows() const;
 
  private:
-  [[nodiscard]] bool Completes(uint32_t pending, uint32_t max_chunk) const;
+  [[nodiscard]] uint32_t LeftFor(uint32_t grain) const;
+  [[nodiscard]] bool Completes(uint32_t pending, uint32_t max_chunk, uint32_t left) const;
 
   uint32_t max_rows_;
   uint32_t left_;
@@ -108,6 +114,7 @@ class RowBudget {
   bool has_long_ = false;
   bool has_rider_ = false;
   uint32_t long_limit_ = 0;
+  uint32_t long_grain_ = kChunkTokens;
 };
 
 }  // namespace spindle::engine

@@ -1,11 +1,13 @@
-// How the rows of generated tokens are attended; prompts are always attended densely.
+// How the rows of a request are attended: those of generated tokens, and those of its prompt.
 // Thread-safety: plain value.
 #pragma once
 
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "base/prefix_key.h"
+#include "sparse/prefill_policy.h"
 #include "sparse/sparse_policy.h"
 
 namespace spindle::engine {
@@ -15,6 +17,12 @@ struct SparseDecode {
   std::string algorithm = "dense";                     // its name
   double mandatory_pages = 0;  // it is expected to choose per step, layer and KV head
   MethodDigest method{};       // of prefix keys: whatever decides its choices
+  std::shared_ptr<const sparse::PrefillPolicy> prefill = nullptr;  // of the prompt; null: densely
+
+  // The name of its method.
+  [[nodiscard]] std::string_view PrefillName() const {
+    return prefill == nullptr ? std::string_view("dense") : prefill->method().name();
+  }
 };
 
 }  // namespace spindle::engine

@@ -4,6 +4,8 @@
 #include <memory>
 #include <string>
 
+#include "sparse/prefill_registry.h"
+
 namespace spindle::engine {
 
 SparseMetrics::SparseMetrics(metrics::Registry& registry, const sparse::AlgorithmSet& algorithms) {
@@ -35,6 +37,27 @@ SparseMetrics::SparseMetrics(metrics::Registry& registry, const sparse::Algorith
                            "Divergence of audited rows from dense attention: KL in nats.",
                            {1e-5, 1e-4, 1e-3, 0.01, 0.03, 0.1, 0.3, 1, 3, 10},
                            {{"algorithm", name}})});
+  }
+  for (const std::shared_ptr<const sparse::PrefillMethod>& method : sparse::PrefillMethods()) {
+    const std::string name(method->name());
+    prefill_series_.push_back(
+        {.method = method->name(),
+         .blocks = registry.AddCounter("spindle_sparse_prefill_blocks_total",
+                                       "Blocks of 128 prompt tokens that were computed sparsely.",
+                                       {{"method", name}}),
+         .attended_fraction = registry.AddHistogram(
+             "spindle_sparse_prefill_attended_fraction",
+             "Share of the tokens up to a sparse block that it attended to: mean of a sequence.",
+             {0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1},
+             {{"method", name}})});
+  }
+}
+
+void SparseMetrics::ObservePrefill(std::string_view method, const sparse::PrefillUse& use) const {
+  const auto it = std::ranges::find(prefill_series_, method, &PrefillSeries::method);
+  if (it != prefill_series_.end()) {
+    it->blocks.Add(use.sparse_blocks);
+    it->attended_fraction.Observe(use.share_sum / use.sparse_blocks);
   }
 }
 

@@ -1,4 +1,5 @@
-// The metric families of sparse attention: what rows of generated tokens attended to, by algorithm.
+// The metric families of sparse attention: what rows of generated tokens attended to, by algorithm,
+// and what blocks of prompts did, by method.
 // All series exist, at zero, from the start. Thread-safety: thread-safe. Borrows the registry.
 #pragma once
 
@@ -8,6 +9,7 @@
 #include "metrics/metrics.h"
 #include "sparse/algorithm_set.h"
 #include "sparse/decode_use.h"
+#include "sparse/prefill_use.h"
 
 namespace spindle::engine {
 
@@ -17,6 +19,9 @@ class SparseMetrics {
 
   // A sequence under `algorithm` has decoded a row; `use` as it is now.
   void ObserveRow(std::string_view algorithm, const sparse::DecodeUse& use) const;
+
+  // A sequence whose prompt was attended by `method` ends, with sparse blocks.
+  void ObservePrefill(std::string_view method, const sparse::PrefillUse& use) const;
 
   // A row under `algorithm` was computed densely as well; `kl` in nats.
   void ObserveAudit(std::string_view algorithm, double kl) const;
@@ -32,10 +37,17 @@ class SparseMetrics {
     metrics::Histogram audit_divergence;
   };
 
+  struct PrefillSeries {
+    std::string_view method;
+    metrics::Counter blocks;
+    metrics::Histogram attended_fraction;
+  };
+
   // Null for one that is not offered: replayed selections.
   [[nodiscard]] const Series* Find(std::string_view algorithm) const;
 
   std::vector<Series> series_;
+  std::vector<PrefillSeries> prefill_series_;
 };
 
 }  // namespace spindle::engine

@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/hash.h"
 #include "base/status_macros.h"
+#include "sparse/prefill_registry.h"
 
 namespace spindle::engine {
 namespace {
@@ -59,7 +60,7 @@ T Choose(const std::optional<T>& wish, const std::optional<T>& preset, T otherwi
   return wish.value_or(preset.value_or(otherwise));
 }
 
-using Params = std::vector<std::pair<std::string, double>>;
+using Params = sparse::NamedValues;
 
 // By name: a wish replaces the server's value of that one alone.
 Params Merge(const Params& wishes, Params defaults) {
@@ -129,38 +130,6 @@ absl::Status ApplyMass(const SparseRequest& wishes,
   return absl::OkStatus();
 }
 
-absl::Status ApplyParams(const Params& params,
-                         const sparse::SparseAlgorithm& algorithm,
-                         SparseSettings* settings) {
-  const std::span<const sparse::Knob> knobs = algorithm.knobs();
-  settings->knobs.clear();
-  for (const sparse::Knob& knob : knobs) {
-    settings->knobs.push_back(knob.preset);
-  }
-  for (const auto& [name, value] : params) {
-    const auto knob = std::ranges::find(knobs, name, &sparse::Knob::name);
-    if (knob == knobs.end()) {
-      return absl::UnimplementedError("params." + name + " is not known to '" +
-                                      std::string(algorithm.name()) + "'");
-    }
-    if (!(value >= knob->min && value <= knob->max) ||
-        (knob->is_integer && value != std::floor(value))) {
-      return absl::InvalidArgumentError(absl::StrCat("params.",
-                                                     name,
-                                                     " must be a",
-                                                     knob->is_integer ? " whole" : "",
-                                                     " number in [",
-                                                     knob->min,
-                                                     ", ",
-                                                     knob->max,
-                                                     "], got ",
-                                                     value));
-    }
-    settings->knobs[static_cast<size_t>(knob - knobs.begin())] = value;
-  }
-  return absl::OkStatus();
-}
-
 absl::StatusOr<SparseSettings> SettingsOf(const SparseRequest& wishes,
                                           const SparseRequest& defaults,
                                           const sparse::SparseAlgorithm& algorithm,
@@ -185,8 +154,12 @@ absl::StatusOr<SparseSettings> SettingsOf(const SparseRequest& wishes,
     settings.reselect_interval = 1;
   }
   // The server's parameters are those of its algorithm.
-  SPINDLE_RETURN_IF_ERROR(ApplyParams(
-      Merge(wishes.params, is_servers ? defaults.params : Params()), algorithm, &settings));
+  SPINDLE_ASSIGN_OR_RETURN(
+      settings.knobs,
+      sparse::KnobValues(Merge(wishes.params, is_servers ? defaults.params : Params()),
+                         algorithm.knobs(),
+                         "params",
+                         algorithm.name()));
   SPINDLE_ASSIGN_OR_RETURN(
       settings.dense_layers,
       DenseLayers(Choose(wishes.dense_layers, defaults.dense_layers, {}), geometry.num_layers));
@@ -267,6 +240,27 @@ absl::Status CheckDense(const SparseRequest& wishes, const sparse::AlgorithmSet&
       asked, " needs an algorithm that selects, and the server's is 'dense': name one of ", names));
 }
 
+// Null: densely.
+absl::StatusOr<std::shared_ptr<const sparse::PrefillPolicy>> PrefillOf(
+    const SparseRequest& wishes,
+    const SparseRequest& defaults,
+    const std::vector<bool>& dense_layers) {
+  const std::string& name = wishes.prefill.empty() ? defaults.prefill : wishes.prefill;
+  const bool is_servers = name == defaults.prefill;
+  const Params params =
+      Merge(wishes.prefill_params, is_servers ? defaults.prefill_params : Params());
+  if (name.empty() || name == "dense") {
+    if (!params.empty()) {
+      return absl::FailedPreconditionError(
+          "prefill_params has no meaning where the prefill is 'dense'");
+    }
+    return std::shared_ptr<const sparse::PrefillPolicy>();
+  }
+  std::shared_ptr<const sparse::PrefillMethod> method = sparse::FindPrefillMethod(name);
+  SPINDLE_CHECK(method != nullptr);
+  return sparse::PrefillPolicy::Create(std::move(method), params, dense_layers);
+}
+
 // An expectation, until steps have been measured.
 double MandatoryPages(const sparse::SparseAlgorithm& algorithm,
                       const SparseSettings& settings,
@@ -316,9 +310,13 @@ SparseRequest Overlay(SparseRequest wishes, const SparseRequest& defaults) {
   if (wishes.head_multipliers.empty()) {
     wishes.head_multipliers = defaults.head_multipliers;
   }
-  // Parameters are those of an algorithm.
+  // Parameters are those of an algorithm or method.
   if (same_algorithm) {
     wishes.params = Merge(wishes.params, defaults.params);
+  }
+  if (wishes.prefill.empty() || wishes.prefill == defaults.prefill) {
+    wishes.prefill = defaults.prefill;
+    wishes.prefill_params = Merge(wishes.prefill_params, defaults.prefill_params);
   }
   return wishes;
 }
@@ -365,6 +363,7 @@ absl::StatusOr<SparseDecode> ResolveSparse(const SparseRequest& wishes,
                            SettingsOf(wishes, defaults, *algorithm, geometry));
   SPINDLE_RETURN_IF_ERROR(algorithm->CheckSettings(settings));
   SparseDecode decode;
+  SPINDLE_ASSIGN_OR_RETURN(decode.prefill, PrefillOf(wishes, defaults, settings.dense_layers));
   if (algorithm->name() == "dense") {
     SPINDLE_RETURN_IF_ERROR(CheckDense(wishes, algorithms));
     return decode;

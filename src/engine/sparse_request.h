@@ -32,6 +32,8 @@ struct SparseRequest {
   std::optional<double> min_mass = {};                      // … this, [0, 1], are dense
   std::optional<uint32_t> reselect_interval = {};           // [1, kMaxReselectInterval]
   std::vector<std::pair<std::string, double>> params = {};  // knobs of the algorithm, by name
+  std::string prefill = {};  // how the prompt is attended: "dense" or a method; empty: server's
+  std::vector<std::pair<std::string, double>> prefill_params = {};  // knobs of that method, by name
   bool estimates_mass = false;  // where the algorithm can: for statistics
 };
 
@@ -47,7 +49,8 @@ inline constexpr uint32_t kMaxReselectInterval = 64;
 // ERRORS, whose messages begin with the field's name: kInvalidArgument (out of range; layers and
 // heads that the model does not have), kUnimplemented (a parameter that the algorithm does not
 // have), kFailedPrecondition (what the algorithm does not offer; what would narrow a choice where
-// the algorithm is dense). kNotFound: this model has no such algorithm.
+// the algorithm is dense; knobs of a prefill that is dense). kNotFound: this model has no such
+// algorithm. REQUIRES: `prefill` names a method, "dense" or nothing.
 [[nodiscard]] absl::StatusOr<SparseDecode> ResolveSparse(const SparseRequest& wishes,
                                                          const SparseRequest& defaults,
                                                          const kv::KvGeometry& geometry,

@@ -50,6 +50,7 @@ void StepAudit::Plan(const StepBatch& batch) {
     rows.policy = nullptr;
     rows.kept = nullptr;
     rows.use = nullptr;
+    rows.prefill_use = nullptr;
     sequences_.push_back(rows);
     logit_rows_.push_back(row);
     entries_.push_back(i);

@@ -18,9 +18,11 @@ void StepBatch::Add(Choice& choice, uint32_t num_rows, uint32_t first_prompt_log
                         .first_position = position_begin,
                         .policy = choice.request->spec.decode->policy.get(),
                         .decode_begin = choice.request->prompt_size(),
+                        .prefill = choice.request->spec.decode->prefill.get(),
                         .cache_set = choice.fast.set,
                         .kept = &choice.kept,
-                        .use = &choice.use});
+                        .use = &choice.use,
+                        .prefill_use = &choice.prefill_use});
   // The row of prompt position p scores token p + 1, so the prompt's last row scores none.
   const uint32_t last_scoring = choice.request->prompt_size() - 1;
   for (uint32_t position = std::max(position_begin, first_prompt_logit);

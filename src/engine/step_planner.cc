@@ -18,6 +18,11 @@ bool WantsPromptLogits(const Request& request) {
          request.num_prompt_logprobs < request.prompt_size();
 }
 
+// Where its next row is at `position`.
+uint32_t GrainOf(const Request& request, uint32_t position) {
+  return position < request.methods.BlocksEnd() ? sparse::kPrefillBlockTokens : kChunkTokens;
+}
+
 uint32_t NumUnfinished(const Request& request) {
   return request.num_choices() - request.num_finished;
 }
@@ -94,7 +99,8 @@ uint32_t StepPlanner::MaxChunk(const Request& request) const {
 }
 
 void StepPlanner::Place(Choice& choice, uint32_t pending, uint32_t max_chunk, RowBudget* rows) {
-  placed_.push_back({&choice, rows->Place(pending, max_chunk)});
+  const uint32_t grain = GrainOf(*choice.request, choice.committed);
+  placed_.push_back({&choice, rows->Place(pending, max_chunk, grain)});
   if (max_chunk != kAnyChunk) {
     prompt_logit_rows_ += std::min(pending, max_chunk);
   }
@@ -163,7 +169,8 @@ bool StepPlanner::GrowOrPreempt(Choice& choice) {
 void StepPlanner::PlacePrefills(RowBudget* rows) {
   for (Choice* choice : prefills_) {
     const uint32_t max_chunk = MaxChunk(*choice->request);
-    if (rows->CanPlace(choice->pending(), max_chunk)) {
+    if (rows->CanPlace(
+            choice->pending(), max_chunk, GrainOf(*choice->request, choice->committed))) {
       Place(*choice, choice->pending(), max_chunk, rows);
     }
   }
@@ -228,7 +235,8 @@ bool StepPlanner::TryAdmit(Choice& choice, TimePoint now, RowBudget* rows, bool*
   }
   const auto num_tokens =
       choice.history.empty() ? request.prompt_size() : static_cast<uint32_t>(choice.history.size());
-  const uint32_t pending = num_tokens - num_shared * static_cast<uint32_t>(kStripeTokens);
+  const uint32_t first = num_shared * static_cast<uint32_t>(kStripeTokens);
+  const uint32_t pending = num_tokens - first;
   const uint32_t max_chunk = MaxChunk(request);
   // Cached stripes that nobody uses count as available, so those that are taken over are not free
   // for anything else: the whole history is charged.
@@ -256,7 +264,7 @@ bool StepPlanner::TryAdmit(Choice& choice, TimePoint now, RowBudget* rows, bool*
     ++num_deferred_;
     return false;
   }
-  if (!rows->CanPlace(pending, max_chunk)) {
+  if (!rows->CanPlace(pending, max_chunk, GrainOf(request, first))) {
     return false;
   }
   const absl::Status status = lifecycle_.Start(choice, num_shared, needed + reserved, now);

@@ -36,13 +36,21 @@ absl::StatusOr<std::unique_ptr<EvalModel>> EvalModel::Load(
 
 EvalModel::~EvalModel() = default;
 
-absl::StatusOr<SequenceId> EvalModel::Prefill(std::span<const TokenId> tokens) {
+// Blocks of sparse prefill come whole.
+static_assert(EvalModel::kChunkRows % sparse::kPrefillBlockTokens == 0);
+
+absl::StatusOr<SequenceId> EvalModel::Prefill(std::span<const TokenId> tokens,
+                                              const sparse::PrefillPolicy* prefill,
+                                              sparse::PrefillUse* use) {
   SPINDLE_CHECK(!tokens.empty());
   const SequenceId sequence = store_->Open(BudgetGroupId(++num_opened_), {}, 0);
   books_.push_back({sequence, static_cast<uint32_t>(tokens.size())});
   for (size_t begin = 0; begin < tokens.size(); begin += kChunkRows) {
     const size_t count = std::min<size_t>(kChunkRows, tokens.size() - begin);
-    const Continuation chunk{.sequence = sequence, .tokens = tokens.subspan(begin, count)};
+    const Continuation chunk{.sequence = sequence,
+                             .tokens = tokens.subspan(begin, count),
+                             .prefill = prefill,
+                             .prefill_use = use};
     if (const auto logits = Append({&chunk, 1}); !logits.ok()) {
       Close(sequence);
       return logits.status();
@@ -82,7 +90,9 @@ absl::StatusOr<std::span<const float>> EvalModel::Append(
                     .num_rows = count,
                     .first_position = first,
                     .policy = continuation.policy,
-                    .decode_begin = DecodeBegin(continuation.sequence)});
+                    .decode_begin = DecodeBegin(continuation.sequence),
+                    .prefill = continuation.prefill,
+                    .prefill_use = continuation.prefill_use});
     tokens.insert(tokens.end(), continuation.tokens.begin(), continuation.tokens.end());
     logit_rows.push_back(static_cast<uint32_t>(tokens.size()) - 1);
   }

@@ -1,4 +1,4 @@
-// A model with its KV store, for evaluations: a prompt is computed densely once, and what follows
+// A model with its KV store, for evaluations: a prompt is computed once, and what follows
 // is tried on forks of its state. Works below the engine, so that logits and choices can be looked
 // at. Engine-thread only (one thread). Deterministic: rows do not depend on what else is in a step.
 #pragma once
@@ -19,6 +19,8 @@
 #include "model/model.h"
 #include "platform/compute_pool.h"
 #include "sparse/attention_runtime.h"
+#include "sparse/prefill_policy.h"
+#include "sparse/prefill_use.h"
 #include "sparse/sparse_policy.h"
 
 namespace spindle::eval {
@@ -37,6 +39,8 @@ struct Continuation {
   SequenceId sequence;
   std::span<const TokenId> tokens;  // at least one
   const sparse::SparsePolicy* policy = nullptr;
+  const sparse::PrefillPolicy* prefill = nullptr;  // of tokens of the prompt
+  sparse::PrefillUse* prefill_use = nullptr;       // … adds to it; may be null
 };
 
 class EvalModel {
@@ -55,9 +59,12 @@ class EvalModel {
 
   [[nodiscard]] const kv::KvGeometry& geometry() const { return store_->geometry(); }
 
-  // A new sequence that holds `tokens`, computed densely; rows that come later count as generated.
-  // ERRORS: kResourceExhausted (store), those of kernels. REQUIRES: at least one token.
-  [[nodiscard]] absl::StatusOr<SequenceId> Prefill(std::span<const TokenId> tokens);
+  // A new sequence that holds `tokens`, computed by `prefill` (null: densely); rows that come later
+  // count as generated. ERRORS: kResourceExhausted (store), those of kernels. REQUIRES: at least
+  // one token.
+  [[nodiscard]] absl::StatusOr<SequenceId> Prefill(std::span<const TokenId> tokens,
+                                                   const sparse::PrefillPolicy* prefill = nullptr,
+                                                   sparse::PrefillUse* use = nullptr);
 
   [[nodiscard]] absl::StatusOr<SequenceId> Fork(SequenceId sequence);
 

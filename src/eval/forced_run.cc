@@ -6,6 +6,7 @@
 #include <set>
 
 #include "base/status_macros.h"
+#include "eval/policy_forks.h"
 
 namespace spindle::eval {
 namespace {
@@ -44,11 +45,17 @@ absl::Status RunWindow(EvalModel& model,
                        const RunProgress& progress) {
   const std::span<const TokenId> tokens = window.tokens;
   // The last token of the context is the first one that is decoded.
-  SPINDLE_ASSIGN_OR_RETURN(const SequenceId prompt,
-                           model.Prefill(tokens.first(result.context_tokens - 1)));
-  absl::StatusOr<ForkGroup> group = ForkGroup::Create(model, prompt, policies.size());
-  model.Close(prompt);
-  SPINDLE_RETURN_IF_ERROR(group.status());
+  std::vector<const EvalPolicy*> pointers;
+  for (const EvalPolicy& policy : policies) {
+    pointers.push_back(&policy);
+  }
+  std::vector<sparse::PrefillUse> uses(policies.size());
+  SPINDLE_ASSIGN_OR_RETURN(
+      const ForkGroup group,
+      ForkPolicies(model, pointers, tokens.first(result.context_tokens - 1), uses));
+  for (size_t p = 0; p < policies.size(); ++p) {
+    result.policies[p].prefill += uses[p];
+  }
   for (ForcedScores& scores : result.policies) {
     scores.selections.BeginSequence();
     scores.windows.emplace_back();
@@ -58,7 +65,7 @@ absl::Status RunWindow(EvalModel& model,
   for (uint32_t i = 0; i < result.num_steps; ++i) {
     const size_t at = result.context_tokens - 1 + i;
     for (size_t p = 0; p < policies.size(); ++p) {
-      step[p] = {group->forks()[p], tokens.subspan(at, 1), policies[p].policy.get()};
+      step[p] = {group.forks()[p], tokens.subspan(at, 1), policies[p].policy.get()};
     }
     SPINDLE_ASSIGN_OR_RETURN(const std::span<const float> logits, model.Append(step));
     const LogitRow dense = ReadLogits(logits.first(vocab));

@@ -1,5 +1,5 @@
-// Forced decoding: one text, densely prefilled once, goes on under every policy with the same next
-// tokens, and every step compares the policy's distribution with the dense one.
+// Forced decoding: one text, prefilled densely or as a policy says, goes on under every policy with
+// the same next tokens, and every step compares the policy's distribution with the dense one.
 // Thread-safety: one thread.
 #pragma once
 
@@ -22,6 +22,7 @@ namespace spindle::eval {
 struct ForcedScores {
   std::vector<std::vector<StepScores>> windows = {};  // [window][step]
   SelectionRecord selections;
+  sparse::PrefillUse prefill = {};  // of the contexts of all windows
 };
 
 struct ForcedResult {

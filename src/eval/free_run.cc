@@ -6,6 +6,7 @@
 
 #include "base/status_macros.h"
 #include "eval/logit_metrics.h"
+#include "eval/policy_forks.h"
 
 namespace spindle::eval {
 namespace {
@@ -17,18 +18,15 @@ absl::StatusOr<Answers> Continue(EvalModel& model,
                                  std::span<const TokenId> context,
                                  uint32_t num_steps,
                                  const RunProgress& progress) {
-  SPINDLE_ASSIGN_OR_RETURN(const SequenceId prompt,
-                           model.Prefill(context.first(context.size() - 1)));
-  absl::StatusOr<ForkGroup> group = ForkGroup::Create(model, prompt, policies.size());
-  model.Close(prompt);
-  SPINDLE_RETURN_IF_ERROR(group.status());
+  SPINDLE_ASSIGN_OR_RETURN(const ForkGroup group,
+                           ForkPolicies(model, policies, context.first(context.size() - 1)));
   const size_t vocab = model.config().vocab_size;
   Answers answers(policies.size());
   std::vector<TokenId> next(policies.size(), context.back());
   std::vector<Continuation> step(policies.size());
   for (uint32_t i = 0; i < num_steps; ++i) {
     for (size_t p = 0; p < policies.size(); ++p) {
-      step[p] = {group->forks()[p], {&next[p], 1}, policies[p]->policy.get()};
+      step[p] = {group.forks()[p], {&next[p], 1}, policies[p]->policy.get()};
     }
     SPINDLE_ASSIGN_OR_RETURN(const std::span<const float> logits, model.Append(step));
     for (size_t p = 0; p < policies.size(); ++p) {

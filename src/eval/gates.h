@@ -22,6 +22,9 @@ struct GateResult {
 // Positions that a forced run needs for its figures to be worth a gate.
 inline constexpr uint64_t kGatePositions = 8192;
 
+// … and one that only compares sparse prefill.
+inline constexpr uint64_t kPrefillGatePositions = 256;
+
 // Samples that a task family needs for its retention to be worth a gate.
 inline constexpr uint32_t kGateSamples = 100;
 

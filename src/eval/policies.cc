@@ -6,8 +6,10 @@
 #include <fmt/format.h>
 
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_split.h"
 #include "base/status_macros.h"
 #include "eval/baseline_algorithms.h"
+#include "sparse/prefill_registry.h"
 #include "sparse/quest/quest_algorithm.h"
 #include "sparse/shadowkv/shadowkv_algorithm.h"
 #include "sparse/streaming/streaming_algorithm.h"
@@ -100,6 +102,38 @@ absl::Status CheckOptions(const PolicyOptions& options, const sparse::AlgorithmS
   return absl::OkStatus();
 }
 
+// "NAME:KNOB=VALUE:KNOB=VALUE".
+absl::StatusOr<EvalPolicy> MakePrefillPolicy(const std::string& text) {
+  std::vector<std::string> parts = absl::StrSplit(text, ':');
+  std::shared_ptr<const sparse::PrefillMethod> method = sparse::FindPrefillMethod(parts.front());
+  if (method == nullptr) {
+    std::string known;
+    for (const auto& each : sparse::PrefillMethods()) {
+      known += (known.empty() ? "" : ", ") + std::string(each->name());
+    }
+    return absl::InvalidArgumentError("--prefill: no method has the name '" + parts.front() +
+                                      "'; there are " + known);
+  }
+  sparse::NamedValues named;
+  for (size_t i = 1; i < parts.size(); ++i) {
+    const size_t equals = parts[i].find('=');
+    double value = 0;
+    if (equals == std::string::npos || !absl::SimpleAtod(parts[i].substr(equals + 1), &value)) {
+      return absl::InvalidArgumentError("--prefill: a setting is KNOB=NUMBER, got '" + parts[i] +
+                                        "'");
+    }
+    named.emplace_back(parts[i].substr(0, equals), value);
+  }
+  absl::StatusOr<std::shared_ptr<const sparse::PrefillPolicy>> prefill =
+      sparse::PrefillPolicy::Create(std::move(method), named);
+  if (!prefill.ok()) {
+    return absl::InvalidArgumentError("--prefill " + text + ": " +
+                                      std::string(prefill.status().message()));
+  }
+  return EvalPolicy{
+      .role = PolicyRole::kPrefill, .algorithm = text, .prefill = *std::move(prefill)};
+}
+
 }  // namespace
 
 std::string_view NameOf(PolicyRole role) {
@@ -114,6 +148,8 @@ std::string_view NameOf(PolicyRole role) {
       return "oracle";
     case PolicyRole::kAlgorithm:
       return "algorithm";
+    case PolicyRole::kPrefill:
+      return "prefill";
   }
   return "?";
 }
@@ -125,6 +161,8 @@ std::string EvalPolicy::Name() const {
       return "oracle(" + algorithm + ")" + at;
     case PolicyRole::kAlgorithm:
       return algorithm + at;
+    case PolicyRole::kPrefill:
+      return "prefill(" + algorithm + ")";
     default:
       return std::string(NameOf(role)) + at;
   }
@@ -154,7 +192,12 @@ absl::StatusOr<std::vector<EvalPolicy>> MakePolicies(const PolicyOptions& option
       SPINDLE_RETURN_IF_ERROR(maker.Add(PolicyRole::kAlgorithm, name, budget, probe));
     }
   }
-  return maker.Take();
+  std::vector<EvalPolicy> policies = maker.Take();
+  for (const std::string& prefill : options.prefills) {
+    SPINDLE_ASSIGN_OR_RETURN(EvalPolicy policy, MakePrefillPolicy(prefill));
+    policies.push_back(std::move(policy));
+  }
+  return policies;
 }
 
 EvalPolicy MakeFullPolicy(const EvalPolicy& policy) {

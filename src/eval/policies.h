@@ -14,6 +14,7 @@
 #include "eval/selection_probe.h"
 #include "kv/kv_geometry.h"
 #include "sparse/algorithm_set.h"
+#include "sparse/prefill_policy.h"
 #include "sparse/sparse_policy.h"
 
 namespace spindle::eval {
@@ -24,6 +25,7 @@ enum class PolicyRole : uint8_t {
   kRandom,     // random pages of 16 tokens
   kOracle,     // the best partitions, as many tokens as `algorithm` attends to, if that can be told
   kAlgorithm,
+  kPrefill,  // the context is computed sparsely, what follows densely
 };
 
 // "dense", "streaming" …
@@ -31,30 +33,34 @@ enum class PolicyRole : uint8_t {
 
 struct EvalPolicy {
   PolicyRole role = PolicyRole::kDense;
-  std::string algorithm = {};                  // for the oracle: the one it is matched with
+  // Of the oracle: the one it is matched with; of sparse prefill: the method with its settings.
+  std::string algorithm = {};
   double budget = 0;                           // share of the context to select; 0: none
   std::shared_ptr<SelectionProbe> probe = {};  // shared by the policies of one algorithm
-  std::unique_ptr<const sparse::SparsePolicy> policy = {};  // null: dense
+  std::unique_ptr<const sparse::SparsePolicy> policy = {};    // null: dense
+  std::shared_ptr<const sparse::PrefillPolicy> prefill = {};  // of the context; null: dense
 
-  // "quest@12.5%", "oracle(quest)@12.5%", "streaming".
+  // "quest@12.5%", "oracle(quest)@12.5%", "streaming", "prefill(xattention:stride=8)".
   [[nodiscard]] std::string Name() const;
 };
 
 struct PolicyOptions {
   std::vector<std::string> algorithms = {"quest", "shadowkv"};
   std::vector<double> budgets = {0.25, 0.125, 0.06, 0.03};  // shares in (0, 1]
+  std::vector<std::string> prefills = {};  // "xattention", "tri_shape:recent=896:start=256"
   uint32_t sink_tokens = 4;
   uint32_t recent_tokens = 64;
   uint32_t mass_stride = 4;  // attention mass is computed for every so many steps
   uint64_t seed = 1;
 };
 
-// Dense first; then streaming, random at each budget, and each algorithm with its oracle at each.
+// Dense first; then streaming, random at each budget, each algorithm with its oracle at each, and
+// each sparse prefill.
 // Quest leaves its first two layers dense, as its authors do, and so does its oracle. Policies
 // outlive the model that they are used with, which keeps indexes by the address of their algorithm.
 // `algorithms`: those that serve the model.
-// ERRORS: kInvalidArgument naming the option (unknown algorithm, one named twice, budget out of
-// range, settings that an algorithm cannot follow).
+// ERRORS: kInvalidArgument naming the option (unknown algorithm or method, one named twice, budget
+// or knob out of range, settings that an algorithm cannot follow).
 [[nodiscard]] absl::StatusOr<std::vector<EvalPolicy>> MakePolicies(
     const PolicyOptions& options,
     const kv::KvGeometry& geometry,

@@ -39,7 +39,8 @@ struct PolicySummary {
   std::vector<double> window_kl = {};  // means
   std::vector<double> block_kl = {};   // means of blocks of kDriftBlock steps
 
-  // Over layers and KV heads that select; 0 where none does, mass also where it is not measured.
+  // Over layers and KV heads that select; 0 where none does, mass also where it is not measured. Of
+  // sparse prefill: over the sparse blocks of the contexts.
   double attended_share = 0;
   double attended_tokens = 0;
   double mass_median = 0;

@@ -7,6 +7,7 @@
 
 #include "base/status_macros.h"
 #include "eval/logit_metrics.h"
+#include "eval/policy_forks.h"
 #include "eval/statistics.h"
 
 namespace spindle::eval {
@@ -134,14 +135,10 @@ absl::StatusOr<SampleTokens> Encode(const text::Tokenizer& tokenizer, const Task
 
 // Forks that hold the context without its generated part.
 absl::StatusOr<ForkGroup> ForkContext(EvalModel& model,
+                                      Policies policies,
                                       std::span<const TokenId> context,
-                                      size_t num_generated,
-                                      size_t num_forks) {
-  SPINDLE_ASSIGN_OR_RETURN(const SequenceId prompt,
-                           model.Prefill(context.first(context.size() - num_generated)));
-  absl::StatusOr<ForkGroup> group = ForkGroup::Create(model, prompt, num_forks);
-  model.Close(prompt);
-  return group;
+                                      size_t num_generated) {
+  return ForkPolicies(model, policies, context.first(context.size() - num_generated));
 }
 
 absl::StatusOr<std::vector<SampleScore>> ScorePolicies(EvalModel& model,
@@ -152,7 +149,7 @@ absl::StatusOr<std::vector<SampleScore>> ScorePolicies(EvalModel& model,
                                                        size_t num_generated) {
   const std::span<const TokenId> context = tokens.context;
   SPINDLE_ASSIGN_OR_RETURN(const ForkGroup forced,
-                           ForkContext(model, context, num_generated, policies.size()));
+                           ForkContext(model, policies, context, num_generated));
   Decoding forcing(model, policies, forced.forks());
   SPINDLE_RETURN_IF_ERROR(forcing.AppendAll(context.last(num_generated)));
   SPINDLE_RETURN_IF_ERROR(forcing.AppendAll(tokens.question));
@@ -171,7 +168,8 @@ absl::StatusOr<std::vector<SampleScore>> ScorePolicies(EvalModel& model,
 }
 
 absl::StatusOr<double> ControlNll(EvalModel& model, Policies policies, const SampleTokens& tokens) {
-  SPINDLE_ASSIGN_OR_RETURN(const ForkGroup group, ForkContext(model, tokens.control, 0, 1));
+  SPINDLE_ASSIGN_OR_RETURN(const ForkGroup group,
+                           ForkContext(model, policies.first(1), tokens.control, 0));
   Decoding decoding(model, policies.first(1), group.forks());
   SPINDLE_RETURN_IF_ERROR(decoding.AppendAll(tokens.question));
   SampleScore score;

@@ -1,5 +1,7 @@
 #include "serving/model_listing.h"
 
+#include <span>
+#include <string_view>
 #include <utility>
 
 #include <nlohmann/json.hpp>
@@ -39,9 +41,9 @@ json Capabilities(const ServedModel& model) {
           {"embeddings", false}};
 }
 
-json Knobs(const engine::AlgorithmFacts& algorithm) {
+json Knobs(std::span<const sparse::Knob> listed) {
   json knobs = json::array();
-  for (const sparse::Knob& knob : algorithm.knobs) {
+  for (const sparse::Knob& knob : listed) {
     const auto number = [&knob](double value) {
       return knob.is_integer ? json(static_cast<int64_t>(value)) : json(value);
     };
@@ -60,15 +62,25 @@ json Sparse(const engine::SparseRequest& defaults, const ServedModel& model) {
     const bool has_partitions = !algorithm.partition.empty();
     algorithms.push_back({{"name", algorithm.name},
                           {"partition", has_partitions ? json(algorithm.partition) : json(nullptr)},
-                          {"knobs", Knobs(algorithm)},
-                          {"prefill_sparse", false},
+                          {"knobs", Knobs(algorithm.knobs)},
+                          {"prefill_sparse", true},
                           {"extra_weights", algorithm.extra_weights},
                           {"exact_kv", true},
                           {"mass_estimate", algorithm.mass_estimate}});
   }
+  json methods = json::array();
+  for (const engine::PrefillFacts& method : engine::PrefillFactsOf()) {
+    methods.push_back(
+        {{"name", method.name}, {"partition", "block"}, {"knobs", Knobs(method.knobs)}});
+  }
   const bool names_one = !defaults.algorithm.empty() && defaults.algorithm != "auto";
-  return {{"default", names_one ? std::string_view(defaults.algorithm) : std::string_view("dense")},
-          {"algorithms", std::move(algorithms)}};
+  const bool names_prefill = !defaults.prefill.empty();
+  return {
+      {"default", names_one ? std::string_view(defaults.algorithm) : std::string_view("dense")},
+      {"algorithms", std::move(algorithms)},
+      {"prefill",
+       {{"default", names_prefill ? std::string_view(defaults.prefill) : std::string_view("dense")},
+        {"methods", std::move(methods)}}}};
 }
 
 json Kv(const ServedModel& model) {

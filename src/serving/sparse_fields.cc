@@ -127,7 +127,7 @@ MaybeError ReadFallback(JsonValue value, std::string_view path, std::optional<bo
   return error;
 }
 
-// Numbers by name; which there are depends on the algorithm.
+// Numbers by name; which there are depends on the algorithm or method.
 MaybeError ReadParams(JsonValue value,
                       std::string_view path,
                       std::vector<std::pair<std::string, double>>* out) {
@@ -154,21 +154,11 @@ MaybeError ReadParams(JsonValue value,
   return std::nullopt;
 }
 
-// Fields that say nothing when they have their default, and are not offered otherwise.
-MaybeError ReadFixed(std::string_view name, JsonValue value, std::string_view path) {
-  if (name == "prefill") {
-    constexpr std::array<std::string_view, 3> kPrefills = {"dense", "xattention", "tri_shape"};
-    size_t index = 0;
-    MaybeError error = ReadChoice(value, path, kPrefills, &index);
-    return error.has_value() || index == 0 ? std::move(error) : MaybeError(NotAvailable(path));
-  }
-  if (MaybeError error = ExpectType(value, path, JsonType::kObject); error.has_value()) {
+MaybeError ReadPrefill(JsonValue value, std::string_view path, std::string* out) {
+  if (MaybeError error = ReadString(value, path, out); error.has_value()) {
     return error;
   }
-  for (auto member = value.begin(); member != value.end(); ++member) {
-    return UnknownMember(fmt::format("{}.{}", path, std::string(member.name())));
-  }
-  return std::nullopt;
+  return CheckSparsePrefill(*out, path);
 }
 
 MaybeError ReadAlgorithm(JsonValue value, std::string_view path, std::string* out) {
@@ -224,7 +214,10 @@ MaybeError ReadMember(std::string_view name,
   if (name == "params") {
     return ReadParams(value, path, &wishes->params);
   }
-  return ReadFixed(name, value, path);
+  if (name == "prefill") {
+    return ReadPrefill(value, path, &wishes->prefill);
+  }
+  return ReadParams(value, path, &wishes->prefill_params);
 }
 
 MaybeError CheckCombination(const SparseRequest& wishes) {
@@ -269,6 +262,17 @@ Result<SparseRequest> ReadWishes(JsonValue value) {
     return *std::move(error);
   }
   return wishes;
+}
+
+// Log-probabilities of a prompt take its rows in chunks that are smaller than blocks.
+MaybeError CheckPrefill(const PreparedRequest& request, bool is_sparse) {
+  if (!is_sparse || !request.sampling.prompt_logprobs.has_value()) {
+    return std::nullopt;
+  }
+  return InvalidRequest("unsupported_combination",
+                        "spindle.sparse.prefill",
+                        "'spindle.sparse.prefill' must be 'dense' where log-probabilities of the "
+                        "prompt are asked for.");
 }
 
 // Messages begin with the field's name.
@@ -327,7 +331,8 @@ MaybeError ApplySparse(const ServingOptions& options,
                        PreparedRequest* request) {
   if (!request->sparse.has_value() && !options.presets.contains(request->model)) {
     request->decode.reset();  // of another model name, before that was replaced
-    return std::nullopt;
+    return CheckPrefill(*request,
+                        !options.sparse.prefill.empty() && options.sparse.prefill != "dense");
   }
   SparseRequest wishes = request->sparse.value_or(SparseRequest());
   wishes.estimates_mass = request->stats;
@@ -344,7 +349,7 @@ MaybeError ApplySparse(const ServingOptions& options,
     return ToApiError(decode.status());
   }
   request->decode = *std::move(decode);
-  return std::nullopt;
+  return CheckPrefill(*request, request->decode->prefill != nullptr);
 }
 
 }  // namespace spindle::serving

@@ -9,18 +9,32 @@
 #include "serving/field_reader.h"
 
 namespace spindle::serving {
+namespace {
 
-MaybeError CheckSparseAlgorithm(std::string_view name, std::string_view path) {
-  const std::vector<std::string_view> known = engine::KnownAlgorithms();
-  if (name == "auto" || std::ranges::find(known, name) != known.end()) {
+MaybeError CheckAmong(const std::vector<std::string_view>& known,
+                      std::string_view name,
+                      std::string_view path) {
+  if (std::ranges::find(known, name) != known.end()) {
     return std::nullopt;
   }
   return InvalidRequest("invalid_value",
                         std::string(path),
-                        fmt::format("'{}' must be one of auto, {}; '{}' is not known.",
+                        fmt::format("'{}' must be one of {}; '{}' is not known.",
                                     path,
                                     fmt::join(known, ", "),
                                     Excerpt(name)));
+}
+
+}  // namespace
+
+MaybeError CheckSparseAlgorithm(std::string_view name, std::string_view path) {
+  std::vector<std::string_view> known = engine::KnownAlgorithms();
+  known.insert(known.begin(), "auto");
+  return CheckAmong(known, name, path);
+}
+
+MaybeError CheckSparsePrefill(std::string_view name, std::string_view path) {
+  return CheckAmong(engine::KnownPrefills(), name, path);
 }
 
 ApiError SparseAlgorithmUnavailable(std::string_view name) {

@@ -1,5 +1,6 @@
-// Names of attention algorithms in requests (API specification 9.1), for listing and acceptance
-// alike: those of engine::KnownAlgorithms. Thread-safety: pure functions.
+// Names of attention algorithms and of methods of sparse prefill in requests (API
+// specification 9.1), for listing and acceptance alike: those of engine/algorithm_facts.h.
+// Thread-safety: pure functions.
 #pragma once
 
 #include <string_view>
@@ -10,6 +11,9 @@ namespace spindle::serving {
 
 // Nothing for `auto` and the known names. ERRORS: invalid_value, listing them.
 [[nodiscard]] MaybeError CheckSparseAlgorithm(std::string_view name, std::string_view path);
+
+// Nothing for the known names. ERRORS: invalid_value, listing them.
+[[nodiscard]] MaybeError CheckSparsePrefill(std::string_view name, std::string_view path);
 
 // For a known name that the model in service lacks the weights for.
 [[nodiscard]] ApiError SparseAlgorithmUnavailable(std::string_view name);

@@ -400,6 +400,8 @@ void StreamGeneration::Complete() {
     total.kv.disk_bytes += stream.stats.kv.disk_bytes;
     total.algorithm = stream.stats.algorithm;
     total.sparse += stream.stats.sparse;
+    total.prefill_method = stream.stats.prefill_method;
+    total.prefill += stream.stats.prefill;
     total.audit += stream.stats.audit;
   }
   total.prompt_tokens = usage_.prompt_tokens;

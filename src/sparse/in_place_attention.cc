@@ -37,7 +37,7 @@ void InPlaceAttention::BeginStep(const StepJobs& jobs) {
     const size_t begin = dense_runs_.size();
     AppendRuns(geometry_, jobs.sequences()[job.sequence].stripes, tiles, &dense_runs_);
     ranges_.push_back({begin, dense_runs_.size()});
-    if (job.policy != nullptr) {
+    if (job.IsSparse()) {
       sparse_jobs_.push_back(i);
       most_tiles = std::max(most_tiles, tiles.size());
     }
@@ -96,7 +96,7 @@ void InPlaceAttention::BuildItems(const LayerQueries& queries) {
           .last_span = estimate == nullptr ? nullptr : estimate->data(),
       });
     }
-    if (job.policy != nullptr) {
+    if (job.IsSparse()) {
       chosen += spec.num_kv_heads;
     }
   }

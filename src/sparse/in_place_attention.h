@@ -44,7 +44,7 @@ class InPlaceAttention final : public LayerAttention {
   const StepJobs* jobs_ = nullptr;
   std::vector<kernels::KvRun> dense_runs_;  // for layer 0 and head 0
   std::vector<RunRange> ranges_;            // [num jobs]
-  std::vector<uint32_t> sparse_jobs_;       // indices of jobs with a policy
+  std::vector<uint32_t> sparse_jobs_;       // indices of jobs that choose in some layer
   // [sparse jobs][num_kv_heads] for layer 0 and head 0, of the layer in progress; grows only
   std::vector<std::vector<kernels::KvRun>> chosen_runs_;
   std::vector<kernels::AttentionItem> items_;  // job-major, then KV heads

@@ -124,11 +124,11 @@ class MirrorAttention::HeadTask {
     return kernels::kOk;
   }
 
-  // Rows that attend to everything fill what is free, and push nothing out; prefill of a sequence
-  // that will choose pages later leaves its frames to them.
+  // Rows of a prompt and those that attend to everything fill what is free, and push nothing out;
+  // prefill of a sequence that will choose pages later leaves its frames to them.
   [[nodiscard]] kv::Caching CachingOf(uint32_t job_idx) const {
     const StepJob& job = of_.jobs_->jobs()[job_idx];
-    if (!queries_.choices->IsDense(job_idx)) {
+    if (job.policy != nullptr && !queries_.choices->IsDense(job_idx)) {
       return kv::Caching::kLru;
     }
     const bool chooses_later = job.policy == nullptr && sequence_.rows.policy != nullptr;

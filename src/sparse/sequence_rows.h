@@ -9,6 +9,8 @@
 #include "kv/fast/fast_tier.h"
 #include "sparse/decode_use.h"
 #include "sparse/kept_choice.h"
+#include "sparse/prefill_policy.h"
+#include "sparse/prefill_use.h"
 #include "sparse/sparse_policy.h"
 
 namespace spindle::sparse {
@@ -23,15 +25,21 @@ struct SequenceRows {
   uint32_t first_position;
   // Rows from `decode_begin` on are those of generated tokens. They are attended by the policy,
   // each with its own choice, whether they come one per step or are computed again after a
-  // preemption; rows before it densely. Null: all densely. Borrowed until the step is done.
+  // preemption; rows before it, of the prompt, by `prefill`. Null: densely. Borrowed until the step
+  // is done.
   const SparsePolicy* policy = nullptr;
   uint32_t decode_begin = std::numeric_limits<uint32_t>::max();
+  // Which rows of the prompt, whose length is `decode_begin`, are attended sparsely, and how. Null:
+  // none. REQUIRES: sparse blocks come whole. Borrowed until the step is done.
+  const PrefillPolicy* prefill = nullptr;
   // The sequence's frames in the fast tier, where there is one.
   kv::CacheSetId cache_set{};
   // Where the last choice is kept; may be null if the policy's rows all choose.
   KeptChoice* kept = nullptr;
   // Where to count what rows under the policy attend to; may be null.
   DecodeUse* use = nullptr;
+  // … and what sparse blocks of the prompt do; may be null.
+  PrefillUse* prefill_use = nullptr;
 };
 
 }  // namespace spindle::sparse

@@ -18,6 +18,7 @@
 #include "kernels/registry.h"
 #include "kv/kv_geometry.h"
 #include "sparse/build_workspace.h"
+#include "sparse/knob.h"
 #include "sparse/select_workspace.h"
 #include "sparse/selection.h"
 #include "sparse/sparse_settings.h"
@@ -86,15 +87,6 @@ struct SegmentJob {
 
 // What one blob of an index is about.
 enum class IndexUnit : uint8_t { kStripe, kSegment };
-
-// A setting that only one algorithm has. min = max: fixed by the index, listed for those who read.
-struct Knob {
-  std::string_view name;
-  double min;
-  double max;
-  double preset;
-  bool is_integer = true;
-};
 
 class SparseAlgorithm {
  public:

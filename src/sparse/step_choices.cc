@@ -37,14 +37,14 @@ void StepChoices::BeginStep(const StepJobs& jobs) {
   size_t most_tiles = 0;
   for (uint32_t i = 0; i < jobs.jobs().size(); ++i) {
     const StepJob& job = jobs.jobs()[i];
-    if (job.policy == nullptr) {
+    if (!job.IsSparse()) {
       continue;
     }
     choice_of_[i] = static_cast<uint32_t>(sparse_jobs_.size());
     sparse_jobs_.push_back(i);
     most_tiles = std::max(most_tiles, jobs.DenseTilesOf(job).size());
     holds_ = holds_ || !job.Chooses();
-    keeps_ = keeps_ || job.policy->settings().reselect_interval > 1;
+    keeps_ = keeps_ || (job.policy != nullptr && job.policy->settings().reselect_interval > 1);
   }
   const size_t num_choices = sparse_jobs_.size() * geometry_.num_kv_heads;
   choices_.resize(std::max(choices_.size(), num_choices));
@@ -57,7 +57,8 @@ void StepChoices::BeginStep(const StepJobs& jobs) {
   }
 }
 
-// Calls take(job, KV head, workspace) for the layer's sparse jobs, on the pool.
+// Calls take(job, KV head, workspace), which returns a kernel code, for the layer's sparse jobs, on
+// the pool.
 template <typename Take>
 absl::Status StepChoices::ForChoices(LayerIdx layer, const Take& take) {
   const uint32_t num_heads = geometry_.num_kv_heads;
@@ -68,7 +69,9 @@ absl::Status StepChoices::ForChoices(LayerIdx layer, const Take& take) {
       if (!jobs_->jobs()[job].IsDense(layer)) {
         SelectWorkspace& workspace = workspaces_[exec->worker];
         workspace.exec = exec;
-        take(job, i % num_heads, workspace);
+        if (const int code = take(job, i % num_heads, workspace); code != kernels::kOk) {
+          return code;
+        }
       }
     }
     return static_cast<int>(kernels::kOk);
@@ -83,11 +86,7 @@ void StepChoices::Select(const ChoiceQueries& queries,
   const KvHeadIdx kv_head(static_cast<uint16_t>(head));
   const SparsePolicy& policy = *job.policy;
   const tensor::AttentionSpec& spec = *queries.spec;
-  const StoredKeys keys{
-      .geometry = &geometry_,
-      .stripes = jobs_->sequences()[job.sequence].stripes,
-      .kv_offset = queries.layer.value() * geometry_.extent_bytes() + head * geometry_.head_bytes(),
-  };
+  const StoredKeys keys = KeysOf(job, queries.layer, head);
   const SelectJob select{
       .position = job.first_position,
       .decode_step = job.decode_step,
@@ -108,6 +107,49 @@ void StepChoices::Select(const ChoiceQueries& queries,
   Selection& selection = Of(job_idx, head);
   selection.Clear();
   policy.algorithm().Select(select, workspace, &selection);
+}
+
+int StepChoices::SelectBlocks(const ChoiceQueries& queries,
+                              size_t job_idx,
+                              uint32_t head,
+                              SelectWorkspace& workspace) {
+  constexpr uint32_t kTiles = kPrefillBlockTokens / kStripeTokens;
+  const StepJob& job = jobs_->jobs()[job_idx];
+  const tensor::AttentionSpec& spec = *queries.spec;
+  const PrefillJob select{
+      .block = job.first_position / kPrefillBlockTokens,
+      .knobs = job.prefill->knobs(),
+      .q = queries.q + job.row_begin * queries.q_stride +
+           size_t{head} * spec.group() * spec.head_dim,
+      .q_stride = queries.q_stride,
+      .group = spec.group(),
+      .head_dim = spec.head_dim,
+      .scale = spec.scale,
+      .softcap = spec.softcap,
+      .keys = KeysOf(job, queries.layer, head),
+  };
+  workspace.chosen.assign(select.block / 64 + 1, 0);
+  if (const int code = job.prefill->method().Select(select, workspace, workspace.chosen);
+      code != kernels::kOk) {
+    return code;
+  }
+  Selection& selection = Of(job_idx, head);
+  selection.Clear();
+  for (uint32_t block = 0; block <= select.block; ++block) {
+    for (uint32_t i = 0; i < kTiles && (workspace.chosen[block / 64] >> (block % 64) & 1) != 0;
+         ++i) {
+      selection.tiles.push_back({.tile = block * kTiles + i, .live = ~uint64_t{0}});
+    }
+  }
+  return kernels::kOk;
+}
+
+StoredKeys StepChoices::KeysOf(const StepJob& job, LayerIdx layer, uint32_t head) const {
+  return {
+      .geometry = &geometry_,
+      .stripes = jobs_->sequences()[job.sequence].stripes,
+      .kv_offset = layer.value() * geometry_.extent_bytes() + head * geometry_.head_bytes(),
+  };
 }
 
 void StepChoices::Copy(size_t job, uint32_t head, Selection* out) const {
@@ -167,7 +209,7 @@ void StepChoices::FallBack(LayerIdx layer, StepUse* use) {
     if (is_dense_[i]) {
       continue;
     }
-    const double min_mass = job.policy->settings().min_mass;
+    const double min_mass = job.policy == nullptr ? 0 : job.policy->settings().min_mass;
     for (uint32_t head = 0; head < geometry_.num_kv_heads && min_mass > 0; ++head) {
       // No number is no assurance either.
       is_dense_[i] = is_dense_[i] || !(double{Of(i, head).mass} >= min_mass);
@@ -199,9 +241,13 @@ absl::Status StepChoices::Choose(const ChoiceQueries& queries, StepUse* use) {
   }
   SPINDLE_RETURN_IF_ERROR(
       ForChoices(queries.layer, [&](size_t job, uint32_t head, SelectWorkspace& workspace) {
+        if (jobs_->jobs()[job].prefill != nullptr) {
+          return SelectBlocks(queries, job, head, workspace);
+        }
         if (jobs_->jobs()[job].Chooses()) {
           Select(queries, job, head, workspace);
         }
+        return static_cast<int>(kernels::kOk);
       }));
   if (holds_) {
     SPINDLE_RETURN_IF_ERROR(
@@ -209,6 +255,7 @@ absl::Status StepChoices::Choose(const ChoiceQueries& queries, StepUse* use) {
           if (!jobs_->jobs()[job].Chooses()) {
             Hold(queries.layer, job, head);
           }
+          return static_cast<int>(kernels::kOk);
         }));
   }
   if (keeps_) {

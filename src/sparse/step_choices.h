@@ -1,7 +1,7 @@
 // What the jobs of a step attend to, layer by layer, whoever attends to it afterwards: choices of
-// the policies' algorithms, choices that an earlier row has made, and everything where a layer has
-// a sliding window or its estimate is too small. Thread-safety: engine-thread only; choosing runs
-// on the pool.
+// the policies' algorithms and of sparse prefill, choices that an earlier row has made, and
+// everything where a layer has a sliding window or its estimate is too small. Thread-safety:
+// engine-thread only; choosing runs on the pool.
 #pragma once
 
 #include <cstdint>
@@ -67,6 +67,12 @@ class StepChoices {
   template <typename Take>
   [[nodiscard]] absl::Status ForChoices(LayerIdx layer, const Take& take);
   void Select(const ChoiceQueries& queries, size_t job, uint32_t head, SelectWorkspace& workspace);
+  // Of a block of a prompt. ERRORS: kernel codes.
+  [[nodiscard]] int SelectBlocks(const ChoiceQueries& queries,
+                                 size_t job,
+                                 uint32_t head,
+                                 SelectWorkspace& workspace);
+  [[nodiscard]] StoredKeys KeysOf(const StepJob& job, LayerIdx layer, uint32_t head) const;
   // Takes over the choice of the job's anchor, and what has come since.
   void Hold(LayerIdx layer, size_t job, uint32_t head);
   // `chooses`: the layer is one that does.
@@ -77,8 +83,8 @@ class StepChoices {
   platform::ComputePool& pool_;
   const StepJobs* jobs_ = nullptr;
   std::vector<SelectWorkspace> workspaces_;  // of the workers
-  std::vector<uint32_t> sparse_jobs_;        // indices of jobs with a policy
-  std::vector<uint32_t> choice_of_;          // [jobs] with a policy: index into sparse_jobs_
+  std::vector<uint32_t> sparse_jobs_;        // indices of jobs that choose in some layer
+  std::vector<uint32_t> choice_of_;          // [jobs] of these: index into sparse_jobs_
   std::vector<Selection> choices_;           // [sparse jobs][num_kv_heads]; grows only
   bool holds_ = false;                       // some job uses an earlier choice
   bool keeps_ = false;                       // … or leaves one

@@ -34,20 +34,29 @@ void StepJobs::Add(const SequenceRows& sequence) {
   SPINDLE_CHECK(sequence.first_position >= store_.NumSealed(sequence.sequence) * kStripeTokens);
 
   const auto job_begin = static_cast<uint32_t>(jobs_.size());
+  const auto is_sparse = [&sequence](uint32_t at) {
+    return sequence.policy != nullptr && at >= sequence.decode_begin &&
+           !sequence.policy->IsDenseAt(at + 1);
+  };
+  const auto is_in_block = [&sequence](uint32_t at) {
+    return sequence.prefill != nullptr && at >= sequence.prefill->SparseBegin() &&
+           at < sequence.prefill->SparseEnd(sequence.decode_begin);
+  };
   uint32_t position = sequence.first_position;
   while (position < position_end) {
-    const auto is_sparse = [&sequence](uint32_t at) {
-      return sequence.policy != nullptr && at >= sequence.decode_begin &&
-             !sequence.policy->IsDenseAt(at + 1);
-    };
     uint32_t end = position + 1;
     if (is_sparse(position)) {
-      AddJob(sequence.policy, sequence, position, 1);
+      AddJob(sequence, position, 1, sequence.policy, nullptr);
+    } else if (is_in_block(position)) {
+      end = position + kPrefillBlockTokens;
+      // A choice is that of all rows of a block.
+      SPINDLE_CHECK(position % kPrefillBlockTokens == 0 && end <= position_end);
+      AddJob(sequence, position, kPrefillBlockTokens, nullptr, sequence.prefill);
     } else {
-      while (end < position_end && !is_sparse(end)) {
+      while (end < position_end && !is_sparse(end) && !is_in_block(end)) {
         ++end;
       }
-      AddJob(nullptr, sequence, position, end - position);
+      AddJob(sequence, position, end - position, nullptr, nullptr);
     }
     position = end;
   }
@@ -65,10 +74,11 @@ void StepJobs::Add(const SequenceRows& sequence) {
   last_position_ = std::max(last_position_, position_end - 1);
 }
 
-void StepJobs::AddJob(const SparsePolicy* policy,
-                      const SequenceRows& sequence,
+void StepJobs::AddJob(const SequenceRows& sequence,
                       uint32_t first_position,
-                      uint32_t num_rows) {
+                      uint32_t num_rows,
+                      const SparsePolicy* policy,
+                      const PrefillPolicy* prefill) {
   const uint32_t num_tokens = first_position + num_rows;
   const auto tile_begin = static_cast<uint32_t>(tiles_.size());
   AppendAllTiles(num_tokens, &tiles_);
@@ -77,6 +87,7 @@ void StepJobs::AddJob(const SparsePolicy* policy,
                    .num_rows = num_rows,
                    .first_position = first_position,
                    .policy = policy,
+                   .prefill = prefill,
                    .decode_step = policy == nullptr ? 0 : first_position - sequence.decode_begin,
                    .anchor = policy == nullptr
                                  ? first_position
@@ -84,7 +95,7 @@ void StepJobs::AddJob(const SparsePolicy* policy,
                    .tile_begin = tile_begin,
                    .tile_end = static_cast<uint32_t>(tiles_.size())});
   max_job_rows_ = std::max(max_job_rows_, num_rows);
-  num_sparse_jobs_ += policy == nullptr ? 0 : 1;
+  num_sparse_jobs_ += jobs_.back().IsSparse() ? 1U : 0U;
 }
 
 // Slots of another layer lie a constant distance away.

@@ -16,21 +16,28 @@ namespace spindle::sparse {
 struct StepJob {
   uint32_t sequence;  // index into sequences()
   uint32_t row_begin;
-  uint32_t num_rows;  // 1 with a policy
+  uint32_t num_rows;  // 1 with a policy, a block with a prefill
   uint32_t first_position;
-  const SparsePolicy* policy;  // null: everything is attended, in every layer
-  uint32_t decode_step;        // of the row, from the first generated token on
-  uint32_t anchor;             // of the policy: the position whose choice is used
-  uint32_t tile_begin;         // of tiles(): all positions up to the last row's
+  // At most one of the two. Both null: everything is attended, in every layer.
+  const SparsePolicy* policy;    // of a generated token
+  const PrefillPolicy* prefill;  // of a block of the prompt
+  uint32_t decode_step;          // of the row, from the first generated token on
+  uint32_t anchor;               // of the policy: the position whose choice is used
+  uint32_t tile_begin;           // of tiles(): all positions up to the last row's
   uint32_t tile_end;
 
   [[nodiscard]] uint32_t num_tokens() const { return first_position + num_rows; }
 
+  // In some layers a choice is made.
+  [[nodiscard]] bool IsSparse() const { return policy != nullptr || prefill != nullptr; }
+
+  // … for this job; else an earlier one holds.
   [[nodiscard]] bool Chooses() const { return anchor == first_position; }
 
   // No choice is made in this layer.
   [[nodiscard]] bool IsDense(LayerIdx layer) const {
-    return policy == nullptr || policy->IsDenseLayer(layer);
+    return policy != nullptr ? policy->IsDenseLayer(layer)
+                             : prefill == nullptr || prefill->IsDenseLayer(layer);
   }
 };
 
@@ -60,7 +67,7 @@ class StepJobs {
     return std::span(tiles_).subspan(job.tile_begin, job.tile_end - job.tile_begin);
   }
 
-  // Jobs with a policy.
+  // Jobs that choose in some layer.
   [[nodiscard]] uint32_t num_sparse_jobs() const { return num_sparse_jobs_; }
 
   [[nodiscard]] uint32_t num_rows() const { return static_cast<uint32_t>(positions_.size()); }
@@ -76,10 +83,11 @@ class StepJobs {
   [[nodiscard]] std::span<const kernels::KvSlot> SlotsOf(uint32_t layer);
 
  private:
-  void AddJob(const SparsePolicy* policy,
-              const SequenceRows& sequence,
+  void AddJob(const SequenceRows& sequence,
               uint32_t first_position,
-              uint32_t num_rows);
+              uint32_t num_rows,
+              const SparsePolicy* policy,
+              const PrefillPolicy* prefill);
 
   kv::KvStore& store_;
   std::vector<StepSequence> sequences_;

@@ -22,15 +22,18 @@ void StepUse::EndLayer(LayerIdx layer) {
 void StepUse::EndStep() {
   for (const StepSequence& sequence : jobs_->sequences()) {
     const SequenceRows& rows = sequence.rows;
-    if (rows.use == nullptr || rows.policy == nullptr) {
-      continue;
-    }
     for (uint32_t i = sequence.job_begin; i < sequence.job_end; ++i) {
       const StepJob& job = jobs_->jobs()[i];
       const JobUse& use = jobs_use_[i];
-      if (use.num_layers > 0) {
-        const auto num_choices = static_cast<double>(use.num_layers) * num_kv_heads_;
-        const double num_tokens = num_choices * job.num_tokens();
+      const auto num_choices = static_cast<double>(use.num_layers) * num_kv_heads_;
+      const double num_tokens = num_choices * job.num_tokens();
+      if (job.prefill != nullptr) {
+        if (rows.prefill_use != nullptr && use.num_layers > 0) {
+          rows.prefill_use->AddBlock(static_cast<double>(use.tokens) / num_tokens);
+        }
+      } else if (rows.use == nullptr || rows.policy == nullptr) {
+        continue;
+      } else if (use.num_layers > 0) {
         rows.use->AddSparseRow(static_cast<double>(use.tokens) / num_tokens,
                                static_cast<double>(use.estimated_tokens) / num_tokens,
                                use.mass / num_choices,

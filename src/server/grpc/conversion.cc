@@ -337,6 +337,14 @@ void ToSparseUse(const engine::RequestStats& from, v1::SparseUse* to) {
     to->set_est_mass_mean(use.mass_sum / use.mass_rows);
     to->set_est_mass_min(use.mass_min);
   }
+  const sparse::PrefillUse& prefill = from.prefill;
+  const bool has_blocks = prefill.sparse_blocks > 0;
+  to->set_prefill(from.prefill_method);
+  to->set_prefill_sparse_blocks(prefill.sparse_blocks);
+  to->set_prefill_attended_fraction_mean(has_blocks ? prefill.share_sum / prefill.sparse_blocks
+                                                    : 1);
+  to->set_prefill_attended_fraction_min(has_blocks ? prefill.share_min : 1);
+  to->set_prefill_attended_fraction_max(has_blocks ? prefill.share_max : 1);
   if (const engine::AuditUse& audit = from.audit; audit.steps > 0) {
     v1::SparseUse::Audit* const out = to->mutable_audit();
     out->set_steps(audit.steps);

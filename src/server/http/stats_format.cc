@@ -44,6 +44,18 @@ void AppendAudit(const engine::AuditUse& audit, std::string* out) {
   out->push_back('}');
 }
 
+// Without sparse blocks everything was attended to.
+void AppendPrefill(const engine::RequestStats& stats, std::string* out) {
+  const sparse::PrefillUse& use = stats.prefill;
+  const bool chose = use.sparse_blocks > 0;
+  AppendName("prefill", out);
+  AppendJsonString(stats.prefill_method, out);
+  AppendCount("prefill_sparse_blocks", use.sparse_blocks, out);
+  AppendShare("prefill_attended_fraction_mean", chose ? use.share_sum / use.sparse_blocks : 1, out);
+  AppendShare("prefill_attended_fraction_min", chose ? use.share_min : 1, out);
+  AppendShare("prefill_attended_fraction_max", chose ? use.share_max : 1, out);
+}
+
 void AppendSparse(const engine::RequestStats& stats, std::string* out) {
   const sparse::DecodeUse& use = stats.sparse;
   const bool chose = use.sparse_rows > 0;
@@ -63,6 +75,7 @@ void AppendSparse(const engine::RequestStats& stats, std::string* out) {
   } else {
     out->append(R"(,"est_mass_mean":null,"est_mass_min":null)");
   }
+  AppendPrefill(stats, out);
   AppendAudit(stats.audit, out);
 }
 

@@ -165,6 +165,22 @@ TEST(RowBudget, ALongOneNeedsAWholeChunk) {
   EXPECT_FALSE(rows.CanPlace(29, kAny));
 }
 
+TEST(RowBudget, BlocksComeWhole) {
+  constexpr uint32_t kGrain = 128;
+  RowBudget rows(512, 12, true);
+  EXPECT_EQ(rows.Place(5000, kAny, kGrain), std::nullopt);
+  EXPECT_EQ(rows.LongRows(), 384U);
+  EXPECT_EQ(rows.Place(100, kAny), std::optional<uint32_t>(100)) << "a rider";
+  EXPECT_EQ(rows.LongRows(), 384U);
+  RowBudget small(64, 200, true);
+  EXPECT_EQ(small.Place(1000, kAny, kGrain), std::nullopt) << "whatever else there is";
+  EXPECT_EQ(small.LongRows(), 128U);
+  RowBudget second(200, 0, true);
+  EXPECT_EQ(second.Place(100, kAny, kGrain), std::optional<uint32_t>(100));
+  EXPECT_FALSE(second.CanPlace(1000, kAny, kGrain)) << "less than a block is left";
+  EXPECT_TRUE(second.CanPlace(1000, kAny));
+}
+
 TEST(RowBudget, UnchunkedPromptsGoInOnePiece) {
   RowBudget rows(128, 100, false);
   EXPECT_EQ(rows.Place(1000, kAny), std::optional<uint32_t>(1000));

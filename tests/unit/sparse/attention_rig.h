@@ -51,6 +51,8 @@ struct RigRows {
   uint32_t decode_begin = 0;
   KeptChoice* kept = nullptr;
   DecodeUse* use = nullptr;
+  const PrefillPolicy* prefill = nullptr;
+  PrefillUse* prefill_use = nullptr;
 };
 
 class AttentionRig {
@@ -169,9 +171,11 @@ class AttentionRig {
                       .first_position = part.first_position,
                       .policy = part.policy,
                       .decode_begin = part.decode_begin,
+                      .prefill = part.prefill,
                       .cache_set = tier_ == nullptr ? kv::CacheSetId{} : SetOf(part.sequence),
                       .kept = part.kept,
-                      .use = part.use});
+                      .use = part.use,
+                      .prefill_use = part.prefill_use});
       num_rows += part.num_rows;
     }
     EXPECT_TRUE(runtime_->BeginStep(step).ok());
