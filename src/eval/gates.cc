@@ -103,11 +103,11 @@ bool Is(double budget, double other) {
 
 // Blocks of 64 are coarse for so small a model: the others' curves do not apply.
 bool HasCurve(const PolicySummary& policy) {
-  return policy.algorithm != "seer_r";
+  return BaseName(policy.algorithm) != "seer_r";
 }
 
 void CheckCurve(const ForcedSummary& run, const PolicySummary& policy, Checks* checks) {
-  const bool is_quest = policy.algorithm == "quest";
+  const bool is_quest = BaseName(policy.algorithm) == "quest";
   for (const CurveBounds& bounds : kCurve) {
     if (!Is(bounds.budget, policy.budget)) {
       continue;
@@ -135,7 +135,8 @@ void CheckRegret(const ForcedSummary& run, const PolicySummary& policy, Checks* 
   if (oracle == nullptr || policy.budget < kRegretLeastBudget - 1e-9) {
     return;
   }
-  const double factor = policy.algorithm == "quest" || policy.algorithm == "seer_r" ? 3 : 2;
+  const double factor =
+      BaseName(policy.algorithm) == "quest" || BaseName(policy.algorithm) == "seer_r" ? 3 : 2;
   checks->AtMost("regret", At(policy, run), policy.kl, factor * oracle->kl + kRegretMargin);
 }
 
@@ -160,7 +161,7 @@ void CheckOrder(const ForcedSummary& run,
 void CheckOrders(const ForcedSummary& run, const PolicySummary& policy, Checks* checks) {
   const PolicySummary* oracle = run.Find(PolicyRole::kOracle, policy.algorithm, policy.budget);
   // The estimation zone of RetroInfer covers mass that no selection has.
-  if (oracle != nullptr && policy.algorithm != "retroinfer") {
+  if (oracle != nullptr && BaseName(policy.algorithm) != "retroinfer") {
     CheckOrder(run, *oracle, policy, checks);
   }
   for (const PolicySummary& other : run.policies) {
@@ -273,7 +274,7 @@ void CheckTasks(const EvalSummary& summary, Checks* checks) {
 void CheckExact(const EvalSummary& summary, Checks* checks) {
   const auto word = [](bool equal) { return equal ? "equal bits" : "other bits"; };
   for (const ExactnessResult& result : summary.exactness) {
-    if (result.algorithm == "retroinfer") {
+    if (BaseName(result.algorithm) == "retroinfer") {
       // Its clusters are attended in an order of their own.
       checks->AtMost("exactness",
                      "retroinfer with a budget of 100 % and dense, relative error",

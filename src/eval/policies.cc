@@ -24,7 +24,24 @@ constexpr uint32_t kPageTokens = 16;
 constexpr uint32_t kQuestDenseLayers = 2;
 
 std::vector<bool> DenseLayersOf(std::string_view algorithm) {
-  return std::vector<bool>(algorithm == "quest" ? kQuestDenseLayers : 0, true);
+  return std::vector<bool>(BaseName(algorithm) == "quest" ? kQuestDenseLayers : 0, true);
+}
+
+// Of "NAME:KNOB=VALUE:KNOB=VALUE", the settings.
+absl::StatusOr<sparse::NamedValues> ParseSettings(const std::string& option,
+                                                  const std::string& text) {
+  sparse::NamedValues named;
+  const std::vector<std::string> parts = absl::StrSplit(text, ':');
+  for (size_t i = 1; i < parts.size(); ++i) {
+    const size_t equals = parts[i].find('=');
+    double value = 0;
+    if (equals == std::string::npos || !absl::SimpleAtod(parts[i].substr(equals + 1), &value)) {
+      return absl::InvalidArgumentError(option + ": a setting is KNOB=NUMBER, got '" + parts[i] +
+                                        "'");
+    }
+    named.emplace_back(parts[i].substr(0, equals), value);
+  }
+  return named;
 }
 
 class PolicyMaker {
@@ -48,7 +65,16 @@ class PolicyMaker {
     settings.recent_tokens = options_.recent_tokens;
     settings.min_context = 0;
     settings.dense_layers = DenseLayersOf(algorithm);
-    const absl::Status status = probe->CheckSettings(settings);
+    absl::Status status = probe->CheckSettings(settings);
+    if (role == PolicyRole::kAlgorithm) {
+      SPINDLE_ASSIGN_OR_RETURN(const sparse::NamedValues named,
+                               ParseSettings("--algorithms", algorithm));
+      const SparseAlgorithm& inner = *probe->inner();
+      absl::StatusOr<std::vector<double>> knobs =
+          sparse::KnobValues(named, inner.knobs(), "setting", inner.name());
+      status.Update(knobs.status());
+      settings.knobs = std::move(knobs).value_or(std::vector<double>());
+    }
     if (!status.ok()) {
       return absl::InvalidArgumentError("--algorithms " + algorithm + ": " +
                                         std::string(status.message()));
@@ -79,10 +105,10 @@ absl::Status CheckOptions(const PolicyOptions& options, const sparse::AlgorithmS
     if (first - options.algorithms.begin() != static_cast<ptrdiff_t>(i)) {
       return absl::InvalidArgumentError("--algorithms names '" + name + "' twice");
     }
-    if (name == "dense" || name == "streaming") {
+    if (BaseName(name) == "dense" || BaseName(name) == "streaming") {
       return absl::InvalidArgumentError("--algorithms: '" + name + "' is always compared with");
     }
-    if (algorithms.Find(name) == nullptr) {
+    if (algorithms.Find(std::string(BaseName(name))) == nullptr) {
       std::string known;
       for (const auto& algorithm : algorithms.all()) {
         known += known.empty() ? "" : ", ";
@@ -102,28 +128,18 @@ absl::Status CheckOptions(const PolicyOptions& options, const sparse::AlgorithmS
   return absl::OkStatus();
 }
 
-// "NAME:KNOB=VALUE:KNOB=VALUE".
 absl::StatusOr<EvalPolicy> MakePrefillPolicy(const std::string& text) {
-  std::vector<std::string> parts = absl::StrSplit(text, ':');
-  std::shared_ptr<const sparse::PrefillMethod> method = sparse::FindPrefillMethod(parts.front());
+  const std::string name(BaseName(text));
+  std::shared_ptr<const sparse::PrefillMethod> method = sparse::FindPrefillMethod(name);
   if (method == nullptr) {
     std::string known;
     for (const auto& each : sparse::PrefillMethods()) {
       known += (known.empty() ? "" : ", ") + std::string(each->name());
     }
-    return absl::InvalidArgumentError("--prefill: no method has the name '" + parts.front() +
+    return absl::InvalidArgumentError("--prefill: no method has the name '" + name +
                                       "'; there are " + known);
   }
-  sparse::NamedValues named;
-  for (size_t i = 1; i < parts.size(); ++i) {
-    const size_t equals = parts[i].find('=');
-    double value = 0;
-    if (equals == std::string::npos || !absl::SimpleAtod(parts[i].substr(equals + 1), &value)) {
-      return absl::InvalidArgumentError("--prefill: a setting is KNOB=NUMBER, got '" + parts[i] +
-                                        "'");
-    }
-    named.emplace_back(parts[i].substr(0, equals), value);
-  }
+  SPINDLE_ASSIGN_OR_RETURN(const sparse::NamedValues named, ParseSettings("--prefill", text));
   absl::StatusOr<std::shared_ptr<const sparse::PrefillPolicy>> prefill =
       sparse::PrefillPolicy::Create(std::move(method), named);
   if (!prefill.ok()) {
@@ -181,7 +197,8 @@ absl::StatusOr<std::vector<EvalPolicy>> MakePolicies(const PolicyOptions& option
     SPINDLE_RETURN_IF_ERROR(maker.Add(PolicyRole::kRandom, "", budget, random));
   }
   for (const std::string& name : options.algorithms) {
-    const std::shared_ptr<const SparseAlgorithm> algorithm = algorithms.Find(name);
+    const std::shared_ptr<const SparseAlgorithm> algorithm =
+        algorithms.Find(std::string(BaseName(name)));
     const auto probe = maker.Probe(algorithm);
     // Clusters of segments cannot be counted beside an index of stripes: the budget then.
     const bool can_match = algorithm->index_unit() == sparse::IndexUnit::kStripe;
@@ -206,6 +223,7 @@ EvalPolicy MakeFullPolicy(const EvalPolicy& policy) {
   settings.budget_fraction = 1;
   settings.min_context = 0;
   settings.always_ranks = true;
+  settings.knobs = policy.policy->settings().knobs;
   return EvalPolicy{
       .role = PolicyRole::kAlgorithm,
       .algorithm = policy.algorithm,
@@ -213,11 +231,16 @@ EvalPolicy MakeFullPolicy(const EvalPolicy& policy) {
       .policy = std::make_unique<const sparse::SparsePolicy>(policy.probe->inner(), settings)};
 }
 
+std::string_view BaseName(std::string_view algorithm) {
+  return algorithm.substr(0, algorithm.find(':'));
+}
+
 uint32_t PartitionTokens(std::string_view algorithm) {
-  if (algorithm == "shadowkv") {
+  const std::string_view name = BaseName(algorithm);
+  if (name == "shadowkv") {
     return sparse::ShadowKvAlgorithm::kChunkTokens;
   }
-  if (algorithm == "seer_r") {
+  if (name == "seer_r") {
     return 64;  // blocks of its authors' decoding kernels
   }
   return sparse::QuestAlgorithm::kPageTokens;

@@ -33,18 +33,21 @@ enum class PolicyRole : uint8_t {
 
 struct EvalPolicy {
   PolicyRole role = PolicyRole::kDense;
-  // Of the oracle: the one it is matched with; of sparse prefill: the method with its settings.
+  // With its settings, as in the options; of the oracle: the one it is matched with; of sparse
+  // prefill: the method.
   std::string algorithm = {};
   double budget = 0;                           // share of the context to select; 0: none
   std::shared_ptr<SelectionProbe> probe = {};  // shared by the policies of one algorithm
   std::unique_ptr<const sparse::SparsePolicy> policy = {};    // null: dense
   std::shared_ptr<const sparse::PrefillPolicy> prefill = {};  // of the context; null: dense
 
-  // "quest@12.5%", "oracle(quest)@12.5%", "streaming", "prefill(xattention:stride=8)".
+  // "quest@12.5%", "quest:bound_weight=0.5@12.5%", "oracle(quest)@12.5%", "streaming",
+  // "prefill(xattention:stride=8)".
   [[nodiscard]] std::string Name() const;
 };
 
 struct PolicyOptions {
+  // "quest", "quest:bound_weight=0.5": settings that only the algorithm has.
   std::vector<std::string> algorithms = {"quest", "shadowkv"};
   std::vector<double> budgets = {0.25, 0.125, 0.06, 0.03};  // shares in (0, 1]
   std::vector<std::string> prefills = {};  // "xattention", "tri_shape:recent=896:start=256"
@@ -69,6 +72,9 @@ struct PolicyOptions {
 // The policy of the same algorithm that selects everything and ranks it all the same: to be
 // compared with dense. REQUIRES: role kAlgorithm.
 [[nodiscard]] EvalPolicy MakeFullPolicy(const EvalPolicy& policy);
+
+// Without settings: "quest:bound_weight=0.5" → "quest".
+[[nodiscard]] std::string_view BaseName(std::string_view algorithm);
 
 // Tokens of what the algorithm selects; 16 where that is no fixed number.
 [[nodiscard]] uint32_t PartitionTokens(std::string_view algorithm);

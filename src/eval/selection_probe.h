@@ -84,6 +84,10 @@ class SelectionProbe final : public sparse::SparseAlgorithm {
 
   [[nodiscard]] std::string_view name() const override { return index_.inner()->name(); }
 
+  [[nodiscard]] std::span<const sparse::Knob> knobs() const override {
+    return index_.inner()->knobs();
+  }
+
   [[nodiscard]] absl::Status CheckSettings(const sparse::SparseSettings& settings) const override {
     return index_.inner()->CheckSettings(settings);
   }

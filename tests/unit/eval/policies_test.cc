@@ -78,6 +78,22 @@ TEST(Policies, AlgorithmsWithWeightsAreThoseOfTheModel) {
   EXPECT_EQ(MakeFullPolicy(policies->back()).Name(), "seer_r@100%");
 }
 
+TEST(Policies, AlgorithmsWithSettingsOfTheirOwn) {
+  const auto policies = MakePolicies(
+      {.algorithms = {"quest", "quest:bound_weight=0.5"}, .budgets = {0.25}}, kGeometry);
+  ASSERT_TRUE(policies.ok()) << policies.status();
+  ASSERT_EQ(policies->size(), 7U);
+  const EvalPolicy& published = (*policies)[4];
+  EXPECT_EQ(published.Name(), "quest@25%");
+  EXPECT_THAT(published.policy->settings().knobs, ElementsAre(16, 1));
+  const EvalPolicy& half = (*policies)[6];
+  EXPECT_EQ(half.Name(), "quest:bound_weight=0.5@25%");
+  EXPECT_THAT(half.policy->settings().knobs, ElementsAre(16, 0.5));
+  EXPECT_TRUE(half.policy->settings().dense_layers.at(1));
+  EXPECT_THAT(MakeFullPolicy(half).policy->settings().knobs, ElementsAre(16, 0.5));
+  EXPECT_EQ(PartitionTokens("shadowkv:x=1"), 8U);
+}
+
 TEST(Policies, RefusalsNameTheOption) {
   const auto message = [](const PolicyOptions& options) {
     return std::string(MakePolicies(options, kGeometry).status().message());
@@ -89,6 +105,12 @@ TEST(Policies, RefusalsNameTheOption) {
   EXPECT_THAT(message({.budgets = {1.5}}), HasSubstr("--budgets"));
   EXPECT_THAT(message({.algorithms = {"retroinfer"}, .sink_tokens = 32}),
               HasSubstr("--algorithms retroinfer: sink_tokens must be at most"));
+  EXPECT_THAT(
+      message({.algorithms = {"quest:bound_weight=2"}}),
+      HasSubstr(
+          "--algorithms quest:bound_weight=2: setting.bound_weight must be a number in [0, 1]"));
+  EXPECT_THAT(message({.algorithms = {"quest:weight=1"}}), HasSubstr("weight is not known to"));
+  EXPECT_THAT(message({.algorithms = {"quest:weight"}}), HasSubstr("KNOB=NUMBER"));
 }
 
 }  // namespace
