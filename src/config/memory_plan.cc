@@ -90,7 +90,7 @@ void PlanModel(const LoadOptions& options, const model::ModelConfig& model, Memo
             sparse::ScratchBytes(GeometryOf(options, model),
                                  {.num_q_heads = model.num_q_heads,
                                   .max_rows = step.max_rows,
-                                  .max_sequences = options.engine.max_num_seqs,
+                                  .max_selections = step.max_selections,
                                   .max_model_len = model.max_model_len,
                                   .num_workers = num_workers}),
             "--max-model-len");

@@ -44,10 +44,9 @@ EngineCore::EngineCore(const Parts& parts)
 
 absl::Status EngineCore::Reserve() {
   const EngineOptions& options = parts_.options;
-  const auto [max_rows, max_logit_rows] =
-      StepBoundsOf(options, parts_.runner.config().max_model_len);
-  batch_.Reserve(max_rows, max_logit_rows, options.max_num_seqs);
-  return parts_.runner.Reserve(max_rows, max_logit_rows);
+  const StepBounds step = StepBoundsOf(options, parts_.runner.config().max_model_len);
+  batch_.Reserve(step.max_rows, step.max_logit_rows, options.max_num_seqs);
+  return parts_.runner.Reserve(step.max_rows, step.max_logit_rows);
 }
 
 EngineCore::Outcome EngineCore::Step() {

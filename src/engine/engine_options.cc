@@ -33,9 +33,12 @@ StepBounds StepBoundsOf(const EngineOptions& options, uint32_t max_model_len) {
                                     ? options.max_num_batched_tokens
                                     : std::max(options.max_num_batched_tokens, max_model_len);
   // Prefills get at least one chunk beside any number of decode rows.
-  return {.max_rows = std::max(prefill_rows, sparse::kPrefillBlockTokens) +
-                      std::min(options.max_num_seqs, prefill_rows),
-          .max_logit_rows = options.max_num_seqs + kMaxPromptLogitRows};
+  const uint32_t max_rows = std::max(prefill_rows, sparse::kPrefillBlockTokens) +
+                            std::min(options.max_num_seqs, prefill_rows);
+  return {.max_rows = max_rows,
+          .max_logit_rows = options.max_num_seqs + kMaxPromptLogitRows,
+          .max_selections =
+              options.max_num_seqs + kMaxReplayRows + max_rows / sparse::kPrefillBlockTokens};
 }
 
 absl::Status ValidateOptions(const EngineOptions& options) {

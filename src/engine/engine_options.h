@@ -39,6 +39,7 @@ struct EngineOptions {
 struct StepBounds {
   uint32_t max_rows;
   uint32_t max_logit_rows;
+  uint32_t max_selections;  // rows, and blocks of sparse prompts, that choose what they attend to
 };
 
 [[nodiscard]] StepBounds StepBoundsOf(const EngineOptions& options, uint32_t max_model_len);

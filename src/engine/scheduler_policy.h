@@ -17,6 +17,9 @@ inline constexpr uint32_t kChunkTokens = 64;
 // Prompt rows whose logits one step computes at most, beside one row per sequence: bounds the
 // memory of logits (64 rows of 128 Ki tokens are 32 MiB).
 inline constexpr uint32_t kMaxPromptLogitRows = 64;
+// Generated tokens that one step computes again at most, of sequences with a sparse algorithm: each
+// chooses what it attends to, as it did at first, and choices take memory.
+inline constexpr uint32_t kMaxReplayRows = 32;
 // Share of the KV that admission leaves free while something runs, so that decoding sequences can
 // grow without preemption: 1/20 (specification 9.3).
 inline constexpr uint64_t kWatermarkDivisor = 20;

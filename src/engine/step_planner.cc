@@ -23,6 +23,13 @@ uint32_t GrainOf(const Request& request, uint32_t position) {
   return position < request.methods.BlocksEnd() ? sparse::kPrefillBlockTokens : kChunkTokens;
 }
 
+// Of the rows [first, first + count), those of generated tokens that choose what they attend to.
+uint32_t ReplayRows(const Request& request, uint32_t first, uint32_t count) {
+  const uint32_t begin = std::max(first, request.prompt_size());
+  const uint32_t end = first + count;
+  return request.spec.decode->policy != nullptr && end > begin ? end - begin : 0;
+}
+
 uint32_t NumUnfinished(const Request& request) {
   return request.num_choices() - request.num_finished;
 }
@@ -63,6 +70,7 @@ void StepPlanner::Plan(TimePoint now, StepBatch* batch) {
   refused_ = nullptr;
   num_deferred_ = 0;
   prompt_logit_rows_ = 0;
+  replay_rows_ = 0;
 
   FindRunnable(now);
   fast_.Compose(&decodes_);
@@ -90,19 +98,26 @@ bool StepPlanner::HasReader(Request& request, TimePoint now) {
   return false;
 }
 
-uint32_t StepPlanner::MaxChunk(const Request& request) const {
+uint32_t StepPlanner::MaxChunk(const Request& request, uint32_t first) const {
+  uint32_t by_choices = kAnyChunk;
+  if (request.spec.decode->policy != nullptr) {
+    const uint32_t prompt = request.prompt_size();
+    by_choices = (first < prompt ? prompt - first : 0) + kMaxReplayRows - replay_rows_;
+  }
   if (!WantsPromptLogits(request)) {
-    return kAnyChunk;
+    return by_choices;
   }
   const uint32_t by_stream = request.stream->Room() - NumUnfinished(request) - 1;
-  return std::min(by_stream, kMaxPromptLogitRows - prompt_logit_rows_);
+  return std::min({by_choices, by_stream, kMaxPromptLogitRows - prompt_logit_rows_});
 }
 
 void StepPlanner::Place(Choice& choice, uint32_t pending, uint32_t max_chunk, RowBudget* rows) {
   const uint32_t grain = GrainOf(*choice.request, choice.committed);
   placed_.push_back({&choice, rows->Place(pending, max_chunk, grain)});
-  if (max_chunk != kAnyChunk) {
-    prompt_logit_rows_ += std::min(pending, max_chunk);
+  const uint32_t most = std::min(pending, max_chunk);
+  replay_rows_ += ReplayRows(*choice.request, choice.committed, most);
+  if (WantsPromptLogits(*choice.request)) {
+    prompt_logit_rows_ += most;
   }
 }
 
@@ -168,7 +183,7 @@ bool StepPlanner::GrowOrPreempt(Choice& choice) {
 
 void StepPlanner::PlacePrefills(RowBudget* rows) {
   for (Choice* choice : prefills_) {
-    const uint32_t max_chunk = MaxChunk(*choice->request);
+    const uint32_t max_chunk = MaxChunk(*choice->request, choice->committed);
     if (rows->CanPlace(
             choice->pending(), max_chunk, GrainOf(*choice->request, choice->committed))) {
       Place(*choice, choice->pending(), max_chunk, rows);
@@ -237,7 +252,7 @@ bool StepPlanner::TryAdmit(Choice& choice, TimePoint now, RowBudget* rows, bool*
       choice.history.empty() ? request.prompt_size() : static_cast<uint32_t>(choice.history.size());
   const uint32_t first = num_shared * static_cast<uint32_t>(kStripeTokens);
   const uint32_t pending = num_tokens - first;
-  const uint32_t max_chunk = MaxChunk(request);
+  const uint32_t max_chunk = MaxChunk(request, first);
   // Cached stripes that nobody uses count as available, so those that are taken over are not free
   // for anything else: the whole history is charged.
   const uint32_t needed = kv::KvStore::StripesFor(num_tokens);

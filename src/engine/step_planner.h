@@ -44,8 +44,9 @@ class StepPlanner {
 
   // The stream has room for what a step may produce; else the request pauses.
   [[nodiscard]] bool HasReader(Request& request, TimePoint now);
-  // Rows of a prefill that may run now: bounded when prompt tokens are scored. REQUIRES: HasReader.
-  [[nodiscard]] uint32_t MaxChunk(const Request& request) const;
+  // Rows from position `first` on that may run now: bounded when prompt tokens are scored, and
+  // where rows choose what they attend to. REQUIRES: HasReader.
+  [[nodiscard]] uint32_t MaxChunk(const Request& request, uint32_t first) const;
   void Place(Choice& choice, uint32_t pending, uint32_t max_chunk, RowBudget* rows);
   void FindRunnable(TimePoint now);
   void MakeRoom();
@@ -81,6 +82,7 @@ class StepPlanner {
   std::vector<Candidate> candidates_;
   std::vector<VictimView> victims_;
   Choice* refused_ = nullptr;  // cannot start although nothing runs
+  uint32_t replay_rows_ = 0;
   uint32_t prompt_logit_rows_ = 0;
   uint32_t num_deferred_ = 0;
 };

@@ -31,7 +31,7 @@ uint64_t ScratchBytes(const kv::KvGeometry& geometry, const ScratchBounds& bound
 
   const uint64_t spans = (uint64_t{bounds.max_model_len} + kSegmentTokens - 1) / kSegmentTokens;
   const uint64_t cut_items = std::min(kCutItemsPerWorker * bounds.num_workers,
-                                      uint64_t{geometry.num_kv_heads} * bounds.max_sequences);
+                                      uint64_t{geometry.num_kv_heads} * bounds.max_selections);
   const uint64_t partials = spans > 1 ? cut_items * spans * kMaxBlockRows * state_bytes : 0;
 
   // Runs of all sequences once, and again for each head where a choice differs between heads.
@@ -42,7 +42,7 @@ uint64_t ScratchBytes(const kv::KvGeometry& geometry, const ScratchBounds& bound
   const uint64_t clusters =
       (spans + 1) * kernels::kMaxSegmentClusters * uint64_t{sizeof(ClusterUse)};
   const uint64_t lists =
-      bounds.max_sequences *
+      bounds.max_selections *
       (pages * sizeof(kernels::KvRun) + tiles * sizeof(TileLive) +
        geometry.num_kv_heads * (choice_runs + clusters + tiles * sizeof(TileLive) + state_bytes));
   const uint64_t rows =

@@ -13,7 +13,7 @@ namespace spindle::sparse {
 struct ScratchBounds {
   uint32_t num_q_heads;
   uint32_t max_rows;
-  uint32_t max_sequences;
+  uint32_t max_selections;  // sequences, rows of generated tokens, sparse blocks of prompts
   uint32_t max_model_len;
   uint32_t num_workers;
 };
