@@ -100,7 +100,7 @@ class SparsePrefillTest(unittest.TestCase):
                 expected[sparse["prefill"], algorithm] = (whole, self.answer(self.ask(whole, cache_prompt=False)))
         for options in (("--threads", "1", "--max-num-batched-tokens", "2048"), ("--threads", "2", "--max-num-batched-tokens", "200"),
                         ("--threads", "2", "--kv-mode", "mirror", "--kv-fast-bytes", "24MiB")):
-            with Server(*options) as server, concurrent.futures.ThreadPoolExecutor(6) as pool:
+            with Server("--max-queue-size", "16", *options) as server, concurrent.futures.ThreadPoolExecutor(6) as pool:
                 others = [pool.submit(self.ask, None, server, OTHER, 40) for _ in range(2)]
                 answers = {key: pool.submit(self.ask, whole, server) for key, (whole, _) in expected.items()}
                 for key, (_, answer) in expected.items():
@@ -109,18 +109,21 @@ class SparsePrefillTest(unittest.TestCase):
                     other.result()
 
     def test_preemption_changes_nothing(self):
-        # Room for one of the two with all that it says.
-        expected = [self.answer(self.ask(XATTENTION, prompt=prompt, tokens=400)) for prompt in (PROMPT, OTHER)]
-        with Server("--threads", "2", "--kv-host-bytes", "72MiB", "--max-num-seqs", "2") as server:
+        # 37 stripes: both begin, with 256 tokens of output each set aside, and one has to give way.
+        prompts = (PROMPT[:2200], OTHER[:2200])
+        sparse = {"prefill": "xattention", "prefill_params": {"threshold": 0.5}}
+        expected = [self.answer(self.ask(sparse, prompt=prompt, tokens=400)) for prompt in prompts]
+        with Server("--threads", "2", "--kv-host-bytes", "53MiB", "--max-num-seqs", "2") as server:
             preempted = 0
-            for _ in range(3):
+            for _ in range(5):
                 with concurrent.futures.ThreadPoolExecutor(2) as pool:
-                    both = list(pool.map(lambda prompt: self.ask(XATTENTION, server, prompt, 400, cache_prompt=False), (PROMPT, OTHER)))
+                    both = list(pool.map(lambda prompt: self.ask(sparse, server, prompt, 400, cache_prompt=False), prompts))
                 self.assertEqual([self.answer(each) for each in both], expected)
                 preempted += sum(each["spindle"]["timing"]["preemptions"] for each in both)
                 if preempted:
                     break
             self.assertGreater(preempted, 0)
+            self.assertGreater(self.stats(both[0])["prefill_sparse_blocks"], 0)
 
     def test_several_choices_share_the_prompt(self):
         several = self.ask(XATTENTION, n=3, temperature=1, seed=7)
