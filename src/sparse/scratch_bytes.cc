@@ -6,6 +6,7 @@
 #include "kernels/api/attention.h"
 #include "kernels/api/cluster.h"
 #include "kernels/api/rope_append.h"
+#include "sparse/prefill_method.h"
 #include "sparse/sparse_algorithm.h"
 #include "sparse/step_jobs.h"
 
@@ -45,6 +46,10 @@ uint64_t ScratchBytes(const kv::KvGeometry& geometry, const ScratchBounds& bound
       bounds.max_selections *
       (pages * sizeof(kernels::KvRun) + tiles * sizeof(TileLive) +
        geometry.num_kv_heads * (choice_runs + clusters + tiles * sizeof(TileLive) + state_bytes));
+  // A block of a prompt: all of its context, and a choice of it for each head.
+  const uint64_t blocks = (uint64_t{bounds.max_rows} / kPrefillBlockTokens + 1) *
+                          (pages * sizeof(kernels::KvRun) + tiles * sizeof(TileLive)) *
+                          (1 + geometry.num_kv_heads);
   const uint64_t rows =
       uint64_t{bounds.max_rows} *
       (sizeof(int32_t) + sizeof(kernels::KvSlot) + sizeof(StepJob) +
@@ -61,7 +66,7 @@ uint64_t ScratchBytes(const kv::KvGeometry& geometry, const ScratchBounds& bound
                                                     kernels::kMaxSegmentTokens, geometry.head_dim) *
                                                     sizeof(float) +
                                                 2 * kernels::kMaxSegmentTokens * sizeof(void*));
-  return queries + partials + kGrowth * (lists + rows + choices) + workers + builds +
+  return queries + partials + kGrowth * (lists + blocks + rows + choices) + workers + builds +
          3 * kPageBytes;
 }
 

@@ -2,20 +2,24 @@
 // servers' batched benches.
 //   engine_bench MODEL [--threads N] [--generated N] [--rounds N] POINT…
 // POINT: decode:B:T (B sequences with T tokens of context each, all decoding), the same with
-// :ALGORITHM:PERCENT (sparse attention that selects so much of the context), or prefill:T.
+// :ALGORITHM:PERCENT (sparse attention that selects so much of the context), prefill:T, or the same
+// with :METHOD (sparse prefill). Prompts are drawn tokens, whose attention has little structure.
 // Prints one line of JSON per point and round: {"point": …, "tokens_per_s": …}.
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
 #include <random>
 #include <semaphore>
 #include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
 #include "base/clock.h"
+#include "engine/algorithm_facts.h"
 #include "engine/engine.h"
 #include "engine/sparse_request.h"
 #include "formats/model_file.h"
@@ -68,10 +72,16 @@ Point ParsePoint(const std::string& text) {
     point.sparse.budget_fraction = percent / 100;
     return point;
   }
-  if (parts.size() == 2 && parts[0] == "prefill") {
-    return {false, 1, ParseNumber(parts[1])};
+  if ((parts.size() == 2 || parts.size() == 3) && parts[0] == "prefill") {
+    Point point{false, 1, ParseNumber(parts[1])};
+    point.sparse.prefill = parts.size() == 3 ? parts[2] : "dense";
+    const std::vector<std::string_view> known = engine::KnownPrefills();
+    if (std::find(known.begin(), known.end(), point.sparse.prefill) == known.end()) {
+      Fail("no sparse prefill has the name '" + parts[2] + "'");
+    }
+    return point;
   }
-  Fail("a point is decode:B:T[:ALGORITHM:PERCENT] or prefill:T, got '" + text + "'");
+  Fail("a point is decode:B:T[:ALGORITHM:PERCENT] or prefill:T[:METHOD], got '" + text + "'");
 }
 
 Options ParseOptions(int argc, char** argv) {

@@ -99,6 +99,22 @@ TEST_F(EvalRun, AFullBudgetIsDense) {
   }
 }
 
+// Contexts of 300 tokens have one block that tri_shape with the shortest window computes sparsely.
+TEST_F(EvalRun, ContextsAreComputedSparsely) {
+  const auto policies = MakePolicies(
+      {.algorithms = {},
+       .budgets = {},
+       .prefills = {"tri_shape:start=0:recent=1:last_dense=1", "xattention:threshold=1"}},
+      model_->geometry());
+  ASSERT_TRUE(policies.ok()) << policies.status();
+  const ForcedSummary summary = Run(*policies);
+  const PolicySummary& sparse = summary.policies[2];
+  EXPECT_GT(sparse.kl, 0);
+  EXPECT_EQ(sparse.attended_share, 0.5) << "one block of two";
+  EXPECT_EQ(summary.policies[3].kl, 0);
+  EXPECT_EQ(summary.policies[3].attended_share, 0) << "nothing was sparse";
+}
+
 TEST_F(EvalRun, TheOracleCoversTheMostMass) {
   const std::vector<EvalPolicy> policies = Policies({0.1});
   const ForcedSummary run = Run(policies);

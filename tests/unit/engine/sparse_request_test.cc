@@ -2,6 +2,7 @@
 #include "engine/sparse_request.h"
 
 #include <limits>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -158,6 +159,59 @@ TEST(SparseRequestTest, ADenseServerObeysWhatDoesNotNarrow) {
   const absl::Status refused = Resolve({.budget_tokens = 64}).status();
   EXPECT_TRUE(std::string(refused.message()).ends_with("streaming, quest, shadowkv, retroinfer"))
       << refused;
+}
+
+TEST(SparseRequestTest, PrefillIsOfTheRequestOrThePreset) {
+  const SparseRequest preset{.prefill = "xattention", .prefill_params = {{"threshold", 0.8}}};
+  EXPECT_EQ(Resolve({})->prefill, nullptr);
+  EXPECT_EQ(Resolve({.prefill = "dense"}, preset)->prefill, nullptr);
+  const auto knobs = [](const absl::StatusOr<SparseDecode>& decode) {
+    const std::span<const double> values = decode->prefill->knobs();
+    return std::vector<double>(values.begin(), values.end());
+  };
+  EXPECT_EQ(knobs(Resolve({}, preset)), (std::vector<double>{128, 16, 0.8, 128, 0}));
+  EXPECT_EQ(Resolve({}, preset)->PrefillName(), "xattention");
+  EXPECT_EQ(knobs(Resolve({.prefill_params = {{"stride", 8}}}, preset)),
+            (std::vector<double>{128, 8, 0.8, 128, 0}));
+  EXPECT_EQ(knobs(Resolve({.prefill = "tri_shape"}, preset)),
+            (std::vector<double>{128, 1920, 128}));
+  EXPECT_EQ(knobs(Resolve(Overlay({.prefill_params = {{"stride", 8}}}, preset))),
+            (std::vector<double>{128, 8, 0.8, 128, 0}));
+  // With any algorithm, and its dense layers are dense.
+  const absl::StatusOr<SparseDecode> both = Resolve(
+      {.algorithm = "quest", .dense_layers = std::vector<int32_t>{-1}, .prefill = "xattention"});
+  EXPECT_NE(both->policy, nullptr);
+  EXPECT_TRUE(both->prefill->IsDenseLayer(LayerIdx(static_cast<uint16_t>(kModel.num_layers - 1))));
+  EXPECT_FALSE(both->prefill->IsDenseLayer(LayerIdx(0)));
+}
+
+TEST(SparseRequestTest, RefusalsOfPrefillNameTheKnob) {
+  struct Row {
+    SparseRequest wishes;
+    absl::StatusCode code;
+    const char* message;
+  };
+  using enum absl::StatusCode;
+  for (const Row& row :
+       {Row{{.prefill_params = {{"stride", 8}}},
+            kFailedPrecondition,
+            "prefill_params has no meaning where the prefill is 'dense'"},
+        Row{{.prefill = "xattention", .prefill_params = {{"recent", 8}}},
+            kUnimplemented,
+            "prefill_params.recent is not known to 'xattention'"},
+        Row{{.prefill = "xattention", .prefill_params = {{"threshold", 1.5}}},
+            kInvalidArgument,
+            "prefill_params.threshold must be a number in [0, 1], got 1.5"},
+        Row{{.prefill = "xattention", .prefill_params = {{"stride", 12}}},
+            kInvalidArgument,
+            "prefill_params.stride must be 8 or 16, got 12"},
+        Row{{.prefill = "tri_shape", .prefill_params = {{"recent", 0}}},
+            kInvalidArgument,
+            "prefill_params.recent must be a whole number in [1, 524288], got 0"}}) {
+    const absl::StatusOr<SparseDecode> decode = Resolve(row.wishes);
+    EXPECT_EQ(decode.status().code(), row.code) << row.message;
+    EXPECT_EQ(decode.status().message(), row.message);
+  }
 }
 
 TEST(SparseRequestTest, WhateverDecidesChoicesIsPartOfTheMethod) {

@@ -136,6 +136,22 @@ TEST_F(CurveGates, DriftIsGrowthPerThousandTokens) {
   EXPECT_THAT(FailedOf(run_), IsEmpty());
 }
 
+TEST(Gates, SparsePrefillHasBoundsOfItsOwn) {
+  ForcedSummary run{.context_tokens = 7424, .num_windows = 2, .num_steps = 128};
+  run.policies = {Policy(PolicyRole::kDense, "", 0, 0),
+                  Policy(PolicyRole::kPrefill, "xattention", 0, 0.02)};
+  run.policies[1].top1 = 0.94;
+  EXPECT_THAT(FailedOf(run), IsEmpty());
+  run.policies[1].kl = 0.0201;
+  EXPECT_EQ(FailedOf(run), (std::vector<std::string>{"kl"}));
+  run.policies[1].kl = 0.01;
+  run.policies[1].top1 = 0.9399;
+  EXPECT_EQ(FailedOf(run), (std::vector<std::string>{"top1"}));
+  run.policies[1].top1 = 0.95;
+  run.num_steps = 127;
+  EXPECT_EQ(FailedOf(run), (std::vector<std::string>{"positions"}));
+}
+
 TEST(Gates, LongAnswersRepeatThemselvesAsDenseOnesDo) {
   EvalSummary summary;
   summary.free = {

@@ -53,6 +53,28 @@ TEST(Policies, EveryAlgorithmHasItsOracleAtEveryBudget) {
   }
 }
 
+TEST(Policies, SparsePrefillHasItsKnobsInItsName) {
+  const auto policies = MakePolicies(
+      {.algorithms = {}, .budgets = {}, .prefills = {"xattention", "tri_shape:recent=256:start=0"}},
+      kGeometry);
+  ASSERT_TRUE(policies.ok()) << policies.status();
+  ASSERT_EQ(policies->size(), 4U);
+  EXPECT_EQ((*policies)[2].Name(), "prefill(xattention)");
+  EXPECT_EQ((*policies)[2].policy, nullptr);
+  EXPECT_EQ((*policies)[3].Name(), "prefill(tri_shape:recent=256:start=0)");
+  EXPECT_EQ((*policies)[3].prefill->SparseBegin(), 3U * 128);
+  for (const auto& [text, why] : {std::pair("telepathy", "there are xattention, tri_shape"),
+                                  std::pair("xattention:stride", "KNOB=NUMBER"),
+                                  std::pair("xattention:stride=x", "KNOB=NUMBER"),
+                                  std::pair("xattention:stride=12", "8 or 16"),
+                                  std::pair("tri_shape:recent=0", "[1, 524288]"),
+                                  std::pair("tri_shape:stride=8", "not known")}) {
+    const auto wrong = MakePolicies({.algorithms = {}, .prefills = {text}}, kGeometry);
+    EXPECT_THAT(wrong.status().message(), HasSubstr(why)) << text;
+    EXPECT_THAT(wrong.status().message(), HasSubstr("--prefill")) << text;
+  }
+}
+
 TEST(Policies, AlgorithmsWithWeightsAreThoseOfTheModel) {
   class Seer final : public sparse::SparseAlgorithm {
    public:

@@ -52,6 +52,29 @@ TEST(ModelListing, AlgorithmsWithoutTheirWeightsAreNeitherListedNorAccepted) {
   }
 }
 
+TEST(ModelListing, WhatIsListedOfPrefillIsAccepted) {
+  const FakeService service;
+  const json list = json::parse(service.api.ListModels().value());
+  const json& prefill = list["data"][0]["spindle"]["sparse"]["prefill"];
+  EXPECT_EQ(prefill["default"], "dense");
+  ASSERT_EQ(prefill["methods"].size(), 2U);
+  for (const json& method : prefill["methods"]) {
+    json sparse = {{"prefill", method["name"]}, {"prefill_params", json::object()}};
+    for (const json& knob : method["knobs"]) {
+      sparse["prefill_params"][knob["name"].get<std::string>()] = knob["max"];
+    }
+    const json body = {{"prompt", "hi"}, {"spindle", {{"sparse", sparse}}}};
+    EXPECT_TRUE(service.Prepare(Endpoint::kCompletions, body.dump()).ok()) << method["name"];
+    sparse["prefill_params"] = {{"depth", 1}};
+    const json wrong = {{"prompt", "hi"}, {"spindle", {{"sparse", sparse}}}};
+    const auto refused = service.Prepare(Endpoint::kCompletions, wrong.dump());
+    ASSERT_FALSE(refused.ok());
+    EXPECT_EQ(refused.error().code, "unknown_parameter");
+    EXPECT_EQ(refused.error().param, "spindle.sparse.prefill_params.depth");
+  }
+  EXPECT_EQ(CheckSparsePrefill("telepathy", "x")->code, "invalid_value");
+}
+
 TEST(ModelListing, AlgorithmsTellWhatTheyAre) {
   const FakeService service;
   const json list = json::parse(service.api.ListModels().value());
