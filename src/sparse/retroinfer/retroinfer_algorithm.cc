@@ -37,12 +37,13 @@ uint32_t CountSegments(const SelectJob& job) {
 class ZoneChoice {
  public:
   ZoneChoice(const SelectJob& job,
+             const ClusterIndex& layout,
              double estimated_share,
              uint32_t num_segments,
              SelectWorkspace& workspace)
       : job_(job),
         estimated_share_(estimated_share),
-        layout_{job.head_dim},
+        layout_(layout),
         num_segments_(num_segments),
         num_places_(num_segments * kClusters),
         workspace_(workspace) {
@@ -94,8 +95,7 @@ class ZoneChoice {
     workspace_.scores.resize(size_t{job_.group} * num_places_);
     SPINDLE_CHECK(workspace_.kernels.score_partitions({.blobs = job_.index.segments.data(),
                                                        .offset = job_.index.offset,
-                                                       .per_blob = kClusters,
-                                                       .dim = job_.head_dim,
+                                                       .vectors = layout_.means(),
                                                        .first_partition = 0,
                                                        .num_partitions = num_places_,
                                                        .q = workspace_.query.data(),
@@ -155,6 +155,7 @@ class ZoneChoice {
     workspace_.kernels.estimate_clusters({
         .blobs = job_.index.segments.data(),
         .num_segments = num_segments_,
+        .index_type = layout_.type,
         .value_offset = job_.index.offset + layout_.values_offset(),
         .begins_offset = job_.index.offset + layout_.begins_offset(),
         .chosen = workspace_.chosen.data(),
@@ -198,11 +199,11 @@ std::span<const Knob> RetroInferAlgorithm::knobs() const {
 }
 
 uint32_t RetroInferAlgorithm::index_bytes(const kv::KvGeometry& geometry) const {
-  return static_cast<uint32_t>(ClusterIndex{geometry.head_dim}.bytes());
+  return static_cast<uint32_t>(ClusterIndex{geometry.head_dim, index_type_}.bytes());
 }
 
 int RetroInferAlgorithm::BuildSegment(const SegmentJob& job, BuildWorkspace& workspace) const {
-  const ClusterIndex layout{job.geometry->head_dim};
+  const ClusterIndex layout{job.geometry->head_dim, index_type_};
   const uint32_t first = job.segment == 0 ? kSinkTokens : 0;
   const uint32_t num_tokens = kTokens - first;
   const uint32_t num_clusters = num_tokens / kClusterTokens;
@@ -226,8 +227,9 @@ int RetroInferAlgorithm::BuildSegment(const SegmentJob& job, BuildWorkspace& wor
       .type = job.geometry->type,
       .iterations = kIterations,
       .scratch = workspace.scratch.data(),
-      .key_means = reinterpret_cast<uint16_t*>(job.index),
-      .value_means = reinterpret_cast<uint16_t*>(job.index + layout.values_offset()),
+      .index_type = layout.type,
+      .key_means = job.index,
+      .value_means = job.index + layout.values_offset(),
       .begins = begins,
       .tokens = tokens,
       .num_non_empty = &num_found,
@@ -248,7 +250,11 @@ void RetroInferAlgorithm::Select(const SelectJob& job,
     AppendAllTiles(num_tokens, &out->tiles);
     return;
   }
-  ZoneChoice zones(job, KnobOf(*job.settings, kEstimatedShareKnob), num_segments, workspace);
+  ZoneChoice zones(job,
+                   ClusterIndex{job.head_dim, index_type_},
+                   KnobOf(*job.settings, kEstimatedShareKnob),
+                   num_segments,
+                   workspace);
   if (zones.TakesAll() && !job.settings->always_ranks) {
     AppendAllTiles(num_tokens, &out->tiles);
     return;

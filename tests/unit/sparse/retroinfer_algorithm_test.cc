@@ -17,6 +17,7 @@
 #include "naive_selection.h"
 #include "sparse/retroinfer/cluster_index.h"
 #include "sparse/sparse_settings.h"
+#include "support/index_vectors.h"
 #include "support/random_seed.h"
 
 namespace spindle::sparse {
@@ -28,8 +29,11 @@ constexpr float kContextScale = 0.2F;
 // Stripes of one layer and head with random rows, and the index of every complete segment.
 class ClusteredContext {
  public:
-  ClusteredContext(uint32_t num_tokens, std::mt19937& rng)
-      : geometry_{1, 1, kContextDim, DType::kBF16}, num_tokens_(num_tokens) {
+  ClusteredContext(uint32_t num_tokens, std::mt19937& rng, IndexType type = IndexType::kBf16)
+      : algorithm_(type),
+        layout_{kContextDim, type},
+        geometry_{1, 1, kContextDim, DType::kBF16},
+        num_tokens_(num_tokens) {
     std::normal_distribution<float> normal;
     // Topics, so that clusters differ in size.
     std::vector<float> topics(size_t{40} * kContextDim);
@@ -49,36 +53,35 @@ class ClusteredContext {
         values_[size_t{t} * kContextDim + d] = Stored(t, d, geometry_.v_offset(), normal(rng));
       }
     }
-    const RetroInferAlgorithm algorithm;
     for (uint32_t segment = 0; segment < num_tokens / 1024; ++segment) {
       std::vector<const uint8_t*> stripes;
       for (uint32_t i = 0; i < 16; ++i) {
         stripes.push_back(stripes_[segment * 16 + i].data());
       }
-      blobs_.emplace_back(algorithm.index_bytes(geometry_) / 8);
+      blobs_.emplace_back(algorithm_.index_bytes(geometry_) / 8);
       addresses_.push_back(reinterpret_cast<const uint8_t*>(blobs_.back().data()));
-      EXPECT_EQ(algorithm.BuildSegment({.geometry = &geometry_,
-                                        .stripes = stripes,
-                                        .offset = 0,
-                                        .segment = segment,
-                                        .index = reinterpret_cast<uint8_t*>(blobs_.back().data())},
-                                       build_),
+      EXPECT_EQ(algorithm_.BuildSegment({.geometry = &geometry_,
+                                         .stripes = stripes,
+                                         .offset = 0,
+                                         .segment = segment,
+                                         .index = reinterpret_cast<uint8_t*>(blobs_.back().data())},
+                                        build_),
                 kernels::kOk);
     }
   }
 
   Selection Choose(const SparseSettings& settings, uint32_t budget, const std::vector<float>& q) {
     Selection selection;
-    RetroInferAlgorithm().Select({.position = num_tokens_ - 1,
-                                  .settings = &settings,
-                                  .budget_tokens = budget,
-                                  .q = q.data(),
-                                  .group = static_cast<uint32_t>(q.size() / kContextDim),
-                                  .head_dim = kContextDim,
-                                  .scale = kContextScale,
-                                  .index = {.stripes = {}, .offset = 0, .segments = addresses_}},
-                                 workspace_,
-                                 &selection);
+    algorithm_.Select({.position = num_tokens_ - 1,
+                       .settings = &settings,
+                       .budget_tokens = budget,
+                       .q = q.data(),
+                       .group = static_cast<uint32_t>(q.size() / kContextDim),
+                       .head_dim = kContextDim,
+                       .scale = kContextScale,
+                       .index = {.stripes = {}, .offset = 0, .segments = addresses_}},
+                      workspace_,
+                      &selection);
     return selection;
   }
 
@@ -91,24 +94,20 @@ class ClusteredContext {
 
   // Clusters of the first segments, as the index has them.
   [[nodiscard]] std::vector<Cluster> Clusters(uint32_t num_segments) const {
-    const ClusterIndex layout{kContextDim};
     std::vector<Cluster> clusters;
     for (uint32_t place = 0; place < num_segments * 64; ++place) {
       const uint8_t* const index = addresses_[place / 64];
-      const auto half = [index](size_t offset, size_t i) {
-        uint16_t value = 0;
-        std::memcpy(&value, index + offset + 2 * i, 2);
-        return value;
-      };
       Cluster cluster{.place = place, .positions = {}, .mean = {}, .value_mean = {}};
-      for (uint32_t i = layout.Begin(index, place % 64); i < layout.Begin(index, place % 64 + 1);
+      for (uint32_t i = layout_.Begin(index, place % 64); i < layout_.Begin(index, place % 64 + 1);
            ++i) {
-        cluster.positions.push_back(place / 64 * 1024 + half(layout.tokens_offset(), i));
+        uint16_t token = 0;
+        std::memcpy(&token, index + layout_.tokens_offset() + 2 * size_t{i}, 2);
+        cluster.positions.push_back(place / 64 * 1024 + token);
       }
       for (uint32_t d = 0; d < kContextDim; ++d) {
-        const size_t i = size_t{place % 64} * kContextDim + d;
-        cluster.mean.push_back(double{kernels::Bf16ToFloat(half(0, i))});
-        cluster.value_mean.push_back(double{kernels::Bf16ToFloat(half(layout.values_offset(), i))});
+        cluster.mean.push_back(test::ElementOf(layout_.means(), index, place % 64, d));
+        cluster.value_mean.push_back(
+            test::ElementOf(layout_.means(), index + layout_.values_offset(), place % 64, d));
       }
       if (!cluster.positions.empty()) {
         clusters.push_back(std::move(cluster));
@@ -133,6 +132,8 @@ class ClusteredContext {
     return kernels::Bf16ToFloat(half);
   }
 
+  const RetroInferAlgorithm algorithm_;
+  const ClusterIndex layout_;
   const kv::KvGeometry geometry_;
   const uint32_t num_tokens_;
   std::vector<float> keys_;
@@ -244,7 +245,13 @@ std::set<uint32_t> Retrieved(const Selection& selection) {
   return positions;
 }
 
-TEST(RetroInferAlgorithmTest, ZonesEqualTheDefinition) {
+class RetroInferZonesTest : public ::testing::TestWithParam<IndexType> {};
+
+INSTANTIATE_TEST_SUITE_P(Types,
+                         RetroInferZonesTest,
+                         ::testing::Values(IndexType::kBf16, IndexType::kInt8));
+
+TEST_P(RetroInferZonesTest, EqualTheDefinition) {
   std::mt19937 rng(static_cast<uint32_t>(test::RandomSeed(31)));
 #if defined(SPINDLE_SANITIZED)
   constexpr uint32_t kRounds = 5;
@@ -254,7 +261,7 @@ TEST(RetroInferAlgorithmTest, ZonesEqualTheDefinition) {
   uint32_t num_unclear = 0;
   uint32_t num_compared = 0;
   for (const uint32_t num_tokens : {1100U, 2113U, 3500U}) {
-    ClusteredContext context(num_tokens, rng);
+    ClusteredContext context(num_tokens, rng, GetParam());
     const uint32_t num_segments = (num_tokens - 64) / 1024;
     const auto clusters = context.Clusters(num_segments);
     for (uint32_t round = 0; round < 6 * kRounds; ++round) {
