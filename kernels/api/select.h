@@ -10,9 +10,9 @@
 namespace spindle::kernels {
 
 // scores[i][j] = q_i · vector of partition first + j, in fp32, in an order fixed per table; of int8
-// vectors, the products with the codes are summed up and then scaled. Queries stay fp32: reading
-// the vectors is what takes time, and a rounded query would cost bounds their meaning. The index of
-// a context lies in blobs, one per stripe; partition p is vector p mod count of blob p div count.
+// vectors, the products with the codes are summed up and then scaled. Queries stay fp32, so that
+// a bound stays one. The index of a context lies in blobs, one per stripe; partition p is vector
+// p mod count of blob p div count.
 struct ScorePartitionsArgs {
   const uint8_t* const* blobs;  // of the stripes, position order
   uint64_t offset;              // bytes from a blob's address to its vectors
