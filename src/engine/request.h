@@ -64,6 +64,7 @@ struct Choice {
   SequenceId sequence;             // valid while kRunning
   FastUse fast;                    // valid while kRunning
   sparse::DecodeUse use;           // of all its rows, those computed again included
+  std::vector<sparse::LayerUse> layers;  // `use` by layer, where it is asked for; from its start on
   sparse::PrefillUse prefill_use;  // of sparse blocks of the prompt, those computed again included
   sparse::KeptChoice kept;         // also while kWaiting
   uint32_t committed = 0;

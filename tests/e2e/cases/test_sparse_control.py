@@ -90,6 +90,21 @@ class SparseControlTest(unittest.TestCase):
         self.assertIsNone(self.stats(self.ask(sparse={"algorithm": "quest", "budget_tokens": 128, "min_context": 0}))["est_mass_mean"])
         self.assertIsNone(self.stats(self.ask())["est_mass_mean"])
 
+    def test_statistics_of_layers(self):
+        sparse = {**SHADOW, "budget_tokens": 128, "dense_layers": [0, 7]}
+        self.assertNotIn("per_layer", self.ask(sparse=sparse)["spindle"])
+        answer = self.ask(sparse=sparse, stats="per_layer")
+        self.assertEqual(self.answer(answer), self.answer(self.ask(sparse=sparse)))
+        layers = answer["spindle"]["per_layer"]
+        self.assertEqual([layer["layer"] for layer in layers], list(range(30)))
+        for i in (0, 7):
+            self.assertEqual(layers[i], {"layer": i, "attended_fraction_mean": 1, "hit_rate": 1, "est_mass_mean": None})
+        chosen = [layer for layer in layers if layer["layer"] not in (0, 7)]
+        for name in ("attended_fraction_mean", "est_mass_mean"):
+            mean = sum(layer[name] for layer in chosen) / 28
+            self.assertAlmostEqual(mean, self.stats(answer)[name], places=5)
+            self.assertGreater(len({layer[name] for layer in chosen}), 1)
+
     def test_top_p_mass(self):
         shares = []
         for mass in (0.5, 0.8, 0.95):
