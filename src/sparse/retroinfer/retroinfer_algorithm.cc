@@ -11,6 +11,7 @@
 #include "base/status_macros.h"
 #include "sparse/dense/dense_algorithm.h"
 #include "sparse/fixed_partitions.h"
+#include "sparse/mass_estimate.h"
 #include "sparse/retroinfer/cluster_index.h"
 
 namespace spindle::sparse {
@@ -60,13 +61,7 @@ class ZoneChoice {
     Score();
     ReduceOverGroup(job_, kernels::GroupReduction::kSum, workspace_);
     DropEmpty();
-    workspace_.chosen.resize(num_segments_);
-    const uint32_t num_retrieved =
-        workspace_.kernels.select_within({.scores = workspace_.best.data(),
-                                          .weights = workspace_.sizes.data(),
-                                          .n = num_places_,
-                                          .budget = job_.budget_tokens,
-                                          .chosen = workspace_.chosen.data()});
+    const uint32_t num_retrieved = job_.keys == nullptr ? RetrieveBest() : RetrieveWithMass(out);
     AppendClusters(out);
     Estimate(num_retrieved, out);
   }
@@ -116,6 +111,33 @@ class ZoneChoice {
         workspace_.best[i] = std::numeric_limits<float>::quiet_NaN();
       }
     }
+  }
+
+  // As many as the budget allows; returns their number.
+  uint32_t RetrieveBest() {
+    workspace_.chosen.resize(num_segments_);
+    return workspace_.kernels.select_within({.scores = workspace_.best.data(),
+                                             .weights = workspace_.sizes.data(),
+                                             .n = num_places_,
+                                             .budget = job_.budget_tokens,
+                                             .chosen = workspace_.chosen.data()});
+  }
+
+  // The same, or as few as top_p_mass needs. The steady zone is in out->tiles.
+  uint32_t RetrieveWithMass(Selection* out) {
+    const MassEstimate estimate(job_, out->tiles, workspace_);
+    if (job_.settings->top_p_mass == 0) {
+      const uint32_t num_retrieved = RetrieveBest();
+      out->mass = estimate.ShareOf(workspace_.chosen);
+      return num_retrieved;
+    }
+    out->mass = estimate.ChooseCovering(job_.settings->top_p_mass,
+                                        {.most = job_.budget_tokens, .of_tokens = true});
+    uint32_t num_retrieved = 0;
+    for (const uint64_t chosen : workspace_.chosen) {
+      num_retrieved += static_cast<uint32_t>(std::popcount(chosen));
+    }
+    return num_retrieved;
   }
 
   void AppendClusters(Selection* out) const {
@@ -244,6 +266,7 @@ int RetroInferAlgorithm::BuildSegment(const SegmentJob& job, BuildWorkspace& wor
 void RetroInferAlgorithm::Select(const SelectJob& job,
                                  SelectWorkspace& workspace,
                                  Selection* out) const {
+  out->mass = job.keys == nullptr ? Selection::kNoEstimate : 1;  // of everything
   const uint32_t num_tokens = job.num_tokens();
   const uint32_t num_segments = CountSegments(job);
   if (num_segments == 0) {
@@ -255,7 +278,8 @@ void RetroInferAlgorithm::Select(const SelectJob& job,
                    KnobOf(*job.settings, kEstimatedShareKnob),
                    num_segments,
                    workspace);
-  if (zones.TakesAll() && !job.settings->always_ranks) {
+  const bool covers = job.keys != nullptr && job.settings->top_p_mass > 0;
+  if (zones.TakesAll() && !covers && !job.settings->always_ranks) {
     AppendAllTiles(num_tokens, &out->tiles);
     return;
   }

@@ -7,6 +7,8 @@
 // Differences from the publication: clusters never span segments, so that sequences share the index
 // of a shared segment and generated text is indexed like a prompt; the token budget says how many
 // tokens are retrieved, where it speaks of a share of clusters; zones are cut at whole clusters.
+// Clusters estimate attention mass (MassEstimate): that of the steady and the retrieval zone of all
+// there is; the estimation zone is not attended to.
 // Index: 7.1 % of the KV bytes with head_dim 64 and 6.7 % with 128, 4.1 % and 3.6 % in int8.
 // Thread-safety: immutable.
 #pragma once
@@ -34,6 +36,8 @@ class RetroInferAlgorithm final : public SparseAlgorithm {
   [[nodiscard]] std::string_view partition() const override { return "cluster"; }
 
   [[nodiscard]] std::span<const Knob> knobs() const override;
+
+  [[nodiscard]] bool mass_estimate() const override { return true; }
 
   // An estimation zone is a state of the row's own queries.
   [[nodiscard]] bool can_hold() const override { return false; }
