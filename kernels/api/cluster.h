@@ -7,11 +7,17 @@
 #include <cstdint>
 
 #include "base/dtype.h"
+#include "kernels/api/index_vectors.h"
 
 namespace spindle::kernels {
 
 inline constexpr uint32_t kMaxSegmentClusters = 64;
 inline constexpr uint32_t kMaxSegmentTokens = 1024;
+
+// Vectors of a segment's index: one per place of a cluster.
+[[nodiscard]] static constexpr VectorBlock ClusterVectors(IndexType type, uint32_t head_dim) {
+  return {.type = type, .count = kMaxSegmentClusters, .dim = head_dim};
+}
 
 // Floats of scratch that clustering takes.
 [[nodiscard]] static constexpr size_t ClusterScratchFloats(uint32_t num_tokens, uint32_t head_dim) {
@@ -32,9 +38,10 @@ struct ClusterArgs {
   DType type;               // kBF16 or kF32
   uint32_t iterations;      // > 0
   float* scratch;           // [ClusterScratchFloats]
+  IndexType index_type;     // of the means
   // Results, of the clusters that have members.
-  uint16_t* key_means;      // [num_clusters][head_dim] bf16 of the exact means of members
-  uint16_t* value_means;    // [num_clusters][head_dim] bf16
+  uint8_t* key_means;       // ClusterVectors: the exact means of members, rounded
+  uint8_t* value_means;     // the same
   uint16_t* begins;         // [num_clusters + 1]: members of cluster i are tokens[begins[i] …)
   uint16_t* tokens;         // [num_tokens] ids of rows, ascending within a cluster
   uint32_t* num_non_empty;  // one number
@@ -45,7 +52,8 @@ struct ClusterArgs {
 struct EstimateArgs {
   const uint8_t* const* blobs;  // [num_segments] indexes
   uint32_t num_segments;
-  uint64_t value_offset;   // bytes from a blob's address to value means [64][head_dim] bf16
+  IndexType index_type;    // of value means
+  uint64_t value_offset;   // bytes from a blob's address to value means, ClusterVectors
   uint64_t begins_offset;  // to begins [65] of uint16
   const uint64_t* chosen;  // [num_segments] bit j: cluster j
   const float* scores;     // [num_queries][num_segments · 64] q · mean key

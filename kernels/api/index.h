@@ -1,5 +1,6 @@
-// Index stage of sparse attention: what is remembered of the keys of a partition, as bf16 vectors.
-// Pure functions of the stored keys, so that an index can be shared and built again.
+// Index stage of sparse attention: what is remembered of the keys of a partition, as one vector.
+// Pure functions of the stored keys, so that an index can be shared and built again. A vector with
+// an element that is no finite number is, in int8, no number altogether.
 // Thread-safety: pure functions over the caller's memory.
 #pragma once
 
@@ -7,6 +8,7 @@
 #include <cstdint>
 
 #include "base/dtype.h"
+#include "kernels/api/index_vectors.h"
 
 namespace spindle::kernels {
 
@@ -28,22 +30,24 @@ struct StripeKeys {
 
 // Channel-wise bounds of the keys of lanes [first_lane, first_lane + num_lanes):
 // out = [max(head_dim) | min(head_dim)], rounded away from the keys, so that
-// q⁺ · max + q⁻ · min ≥ q · k for each of them. A NaN key makes NaN bounds.
+// q⁺ · max + q⁻ · min ≥ q · k for each of them, whatever the vector's type. A NaN key makes NaN
+// bounds.
 struct KeyBoundsArgs {
   StripeKeys keys;
   uint32_t first_lane;
   uint32_t num_lanes;  // > 0
-  uint16_t* out;       // [2 · head_dim] bf16
+  VectorOut out;       // dim 2 · head_dim
 };
 
 // The mean of the keys of lanes [first_lane, first_lane + num_lanes), summed in ascending order and
-// rounded once, and the smallest cosine between it (before rounding) and one of them; a mean or key
-// of length 0 has cosine 0. A key that is no number makes both NaN.
+// rounded once to the nearest that the vector's type has, and the smallest cosine between it
+// (before rounding) and one of them; a mean or key of length 0 has cosine 0. A key that is no
+// number makes both NaN.
 struct KeyMeanArgs {
   StripeKeys keys;
   uint32_t first_lane;
   uint32_t num_lanes;   // > 0
-  uint16_t* mean;       // [head_dim] bf16
+  VectorOut mean;       // dim head_dim
   float* least_cosine;  // one number
 };
 

@@ -5,21 +5,21 @@
 
 #include <cstdint>
 
+#include "kernels/api/index_vectors.h"
+
 namespace spindle::kernels {
 
-inline constexpr uint32_t kMaxIndexDim = 512;
-
-// scores[i][j] = q_i · vector of partition first + j, in fp32, in an order fixed per table. The
-// index of a context lies in blobs, one per stripe; partition p is vector p mod per_blob of blob
-// p div per_blob.
+// scores[i][j] = q_i · vector of partition first + j, in fp32, in an order fixed per table; of int8
+// vectors, the products with the codes are summed up and then scaled. Queries stay fp32, so that
+// a bound stays one. The index of a context lies in blobs, one per stripe; partition p is vector
+// p mod count of blob p div count.
 struct ScorePartitionsArgs {
   const uint8_t* const* blobs;  // of the stripes, position order
-  uint64_t offset;              // bytes from a blob's address to its first vector
-  uint32_t per_blob;
-  uint32_t dim;  // bf16 elements of a vector: a multiple of 16 up to kMaxIndexDim
+  uint64_t offset;              // bytes from a blob's address to its vectors
+  VectorBlock vectors;          // of each blob
   uint32_t first_partition;
   uint32_t num_partitions;  // > 0
-  const float* q;           // [num_queries][dim]
+  const float* q;           // [num_queries][vectors.dim]
   uint32_t num_queries;     // 1 … kMaxGroup
   float* scores;            // [num_queries][num_partitions]
 };

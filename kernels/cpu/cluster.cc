@@ -5,6 +5,7 @@
 #include "kernels/api/attention.h"
 #include "kernels/api/exec.h"
 #include "kernels/cpu/attention_simd.h"
+#include "kernels/cpu/index_vectors.h"
 #include "kernels/functions.h"
 
 namespace spindle::kernels::SPINDLE_KERNEL_ISA {
@@ -162,16 +163,19 @@ class Clustering {
     }
   }
 
-  void WriteMeans(const uint8_t* const* rows, uint16_t* out) {
+  void WriteMeans(const uint8_t* const* rows, uint8_t* out) {
     SumMembers(args_.type, [rows](uint32_t t) { return rows[t]; });
+    uint32_t place = 0;
     for (uint32_t i = 0; i < args_.num_clusters; ++i) {
       if (counts_[i] == 0) {
         continue;
       }
+      float* const mean = sums_ + size_t{i} * d_;
       const F32x16 share = Splat(1.0F / static_cast<float>(counts_[i]));
-      for (uint32_t d = 0; d < d_; d += kLanes, out += kLanes) {
-        StoreBf16(reinterpret_cast<uint8_t*>(out), Mul(Load(sums_ + size_t{i} * d_ + d), share));
+      for (uint32_t d = 0; d < d_; d += kLanes) {
+        Store(mean + d, Mul(Load(mean + d), share));
       }
+      WriteVector({ClusterVectors(args_.index_type, d_), out, place++}, mean);
     }
   }
 
@@ -253,7 +257,12 @@ class Estimate {
     }
     l_ = l_ * factor[0] + sum;
     m_ = m;
-    AddValues(blob + args_.value_offset, chosen, weights, factor[0]);
+    const uint8_t* const values = blob + args_.value_offset;
+    if (args_.index_type == IndexType::kInt8) {
+      AddValues<IndexType::kInt8>(values, chosen, weights, factor[0]);
+    } else {
+      AddValues<IndexType::kBf16>(values, chosen, weights, factor[0]);
+    }
   }
 
   float Exponents(const float* scores, uint64_t chosen, float* out) const {
@@ -272,18 +281,20 @@ class Estimate {
     return ReduceMax(most);
   }
 
+  template <IndexType kType>
   void AddValues(const uint8_t* values, uint64_t chosen, const float* weights, float factor) {
     const uint32_t d_end = args_.head_dim;
+    const VectorBlock block = ClusterVectors(kType, d_end);
     const F32x16 keep = Splat(factor);
     for (uint32_t d = 0; d < d_end; d += kLanes) {
       Store(acc_ + d, Mul(Load(acc_ + d), keep));
     }
     for (uint64_t left = chosen; left != 0; left &= left - 1) {
       const auto i = static_cast<uint32_t>(__builtin_ctzll(left));
-      const F32x16 weight = Splat(weights[i]);
-      const uint8_t* const row = values + size_t{i} * d_end * 2;
+      const F32x16 weight = Splat(weights[i] * ScaleOfVector<kType>(block, values, i));
+      const uint8_t* const row = values + i * VectorBytes(block);
       for (uint32_t d = 0; d < d_end; d += kLanes) {
-        Store(acc_ + d, MulAdd(LoadBf16(row + 2 * size_t{d}), weight, Load(acc_ + d)));
+        Store(acc_ + d, MulAdd(LoadVector<kType>(row, d), weight, Load(acc_ + d)));
       }
     }
   }

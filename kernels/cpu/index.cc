@@ -4,31 +4,19 @@
 #include "kernels/api/attention.h"
 #include "kernels/api/exec.h"
 #include "kernels/cpu/attention_simd.h"
+#include "kernels/cpu/index_vectors.h"
 #include "kernels/functions.h"
 
 namespace spindle::kernels::SPINDLE_KERNEL_ISA {
-namespace {
-
-// The bf16 nearest to a float from above (direction 1) or below (-1); NaN stays NaN.
-SPINDLE_INLINE uint16_t RoundAway(float value, float direction) {
-  uint16_t half = FloatToBf16(value);
-  const float rounded = Bf16ToFloat(half);
-  if (rounded * direction < value * direction) {
-    // One step away from zero or towards it, whichever is the wanted direction.
-    const bool grows = (value > 0) == (direction > 0);
-    half = static_cast<uint16_t>(grows ? half + 1 : half - 1);
-  }
-  return half;
-}
-
-}  // namespace
 
 int KeyBounds(const KeyBoundsArgs& args) {
   const StripeKeys& keys = args.keys;
-  if (args.num_lanes == 0 || keys.head_dim % kLanes != 0 ||
+  if (args.num_lanes == 0 || !IsReadable(args.out.block) ||
+      args.out.block.dim != 2 * keys.head_dim ||
       (keys.type != DType::kF32 && keys.type != DType::kBF16)) {
     return kInvalidArgument;
   }
+  float bounds[kMaxIndexDim];
   for (uint32_t d = 0; d < keys.head_dim; d += kLanes) {
     F32x16 max = LoadElements(keys.type, KeyOf(keys, args.first_lane), d);
     F32x16 min = max;
@@ -39,22 +27,17 @@ int KeyBounds(const KeyBoundsArgs& args) {
       min = Min(x, min);
       poison = Add(poison, Sub(x, x));
     }
-    float highest[kLanes];
-    float lowest[kLanes];
-    Store(highest, Add(max, poison));
-    Store(lowest, Add(min, poison));
-    for (uint32_t i = 0; i < kLanes; ++i) {
-      args.out[d + i] = RoundAway(highest[i], 1.0F);
-      args.out[keys.head_dim + d + i] = RoundAway(lowest[i], -1.0F);
-    }
+    Store(bounds + d, Add(max, poison));
+    Store(bounds + keys.head_dim + d, Add(min, poison));
   }
+  WriteBounds(args.out, bounds);
   return kOk;
 }
 
 int KeyMean(const KeyMeanArgs& args) {
   const StripeKeys& keys = args.keys;
-  if (args.num_lanes == 0 || keys.head_dim % kLanes != 0 || keys.head_dim > kMaxHeadDim ||
-      (keys.type != DType::kF32 && keys.type != DType::kBF16)) {
+  if (args.num_lanes == 0 || !IsReadable(args.mean.block) || args.mean.block.dim != keys.head_dim ||
+      keys.head_dim > kMaxHeadDim || (keys.type != DType::kF32 && keys.type != DType::kBF16)) {
     return kInvalidArgument;
   }
   float mean[kMaxHeadDim];
@@ -67,9 +50,9 @@ int KeyMean(const KeyMeanArgs& args) {
     }
     sum = Mul(sum, share);
     Store(mean + d, sum);
-    StoreBf16(reinterpret_cast<uint8_t*>(args.mean + d), sum);
     squares = MulAdd(sum, sum, squares);
   }
+  WriteVector(args.mean, mean);
   const float mean_square = ReduceAdd(squares);
   float least = 1.0F;
   for (uint32_t i = 0; i < args.num_lanes; ++i) {

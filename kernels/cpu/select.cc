@@ -4,6 +4,7 @@
 #include "kernels/api/attention.h"
 #include "kernels/api/exec.h"
 #include "kernels/cpu/attention_simd.h"
+#include "kernels/cpu/index_vectors.h"
 #include "kernels/functions.h"
 
 namespace spindle::kernels::SPINDLE_KERNEL_ISA {
@@ -13,16 +14,20 @@ constexpr uint32_t kQueryBlock = 4;       // sums of a vector's products that st
 constexpr uint32_t kPrefetchVectors = 8;  // how far ahead blobs are asked for
 
 // Σ over a vector for `kCount` queries. Lanes of 16 elements are added by ReduceAdd's tree.
-template <uint32_t kCount>
-SPINDLE_INLINE void DotVector(
-    const uint8_t* vector, const float* q, uint32_t dim, float* out, size_t out_stride) {
+template <IndexType kType, uint32_t kCount>
+SPINDLE_INLINE void DotVector(const uint8_t* vector,
+                              float scale,
+                              const float* q,
+                              uint32_t dim,
+                              float* out,
+                              size_t out_stride) {
   F32x16 sums[kCount];
   SPINDLE_UNROLL
   for (uint32_t i = 0; i < kCount; ++i) {
     sums[i] = Zero();
   }
   for (uint32_t d = 0; d < dim; d += kLanes) {
-    const F32x16 x = LoadBf16(vector + 2 * size_t{d});
+    const F32x16 x = LoadVector<kType>(vector, d);
     SPINDLE_UNROLL
     for (uint32_t i = 0; i < kCount; ++i) {
       sums[i] = MulAdd(x, Load(q + i * size_t{dim} + d), sums[i]);
@@ -30,31 +35,35 @@ SPINDLE_INLINE void DotVector(
   }
   SPINDLE_UNROLL
   for (uint32_t i = 0; i < kCount; ++i) {
-    out[i * out_stride] = ReduceAdd(sums[i]);
+    out[i * out_stride] = ReduceAdd(sums[i]) * scale;
   }
 }
 
-SPINDLE_INLINE void DotQueries(const uint8_t* vector,
-                               const ScorePartitionsArgs& args,
+// `vectors`: of a blob; `idx`: among them.
+template <IndexType kType>
+SPINDLE_INLINE void DotQueries(const ScorePartitionsArgs& args,
+                               const uint8_t* vectors,
+                               uint32_t idx,
                                uint32_t partition) {
+  const uint32_t dim = args.vectors.dim;
+  const uint8_t* const vector = vectors + idx * VectorBytes(args.vectors);
+  const float scale = ScaleOfVector<kType>(args.vectors, vectors, idx);
   const size_t stride = args.num_partitions;
+  float* out = args.scores + partition;
+  const float* q = args.q;
   uint32_t i = 0;
   for (; i + kQueryBlock <= args.num_queries; i += kQueryBlock) {
-    DotVector<kQueryBlock>(vector,
-                           args.q + i * size_t{args.dim},
-                           args.dim,
-                           args.scores + i * stride + partition,
-                           stride);
+    DotVector<kType, kQueryBlock>(vector, scale, q, dim, out, stride);
+    q += kQueryBlock * size_t{dim};
+    out += kQueryBlock * stride;
   }
-  const float* q = args.q + i * size_t{args.dim};
-  float* const out = args.scores + i * stride + partition;
   switch (args.num_queries - i) {
     case 1:
-      return DotVector<1>(vector, q, args.dim, out, stride);
+      return DotVector<kType, 1>(vector, scale, q, dim, out, stride);
     case 2:
-      return DotVector<2>(vector, q, args.dim, out, stride);
+      return DotVector<kType, 2>(vector, scale, q, dim, out, stride);
     case 3:
-      return DotVector<3>(vector, q, args.dim, out, stride);
+      return DotVector<kType, 3>(vector, scale, q, dim, out, stride);
     default:
       return;
   }
@@ -65,8 +74,29 @@ SPINDLE_INLINE void PrefetchBlob(const ScorePartitionsArgs& args,
                                  uint32_t blob_end) {
   if (blob < blob_end) {
     const uint8_t* const from = args.blobs[blob] + args.offset;
-    for (size_t at = 0; at < size_t{args.per_blob} * args.dim * 2; at += 64) {
+    for (size_t at = 0; at < BlockBytes(args.vectors); at += 64) {
       __builtin_prefetch(from + at, 0, 2);
+    }
+  }
+}
+
+template <IndexType kType>
+void ScoreAll(const ScorePartitionsArgs& args) {
+  const uint32_t per_blob = args.vectors.count;
+  const uint32_t end = args.first_partition + args.num_partitions;
+  const uint32_t blob_end = (end + per_blob - 1) / per_blob;
+  const uint32_t ahead = 1 + kPrefetchVectors / per_blob;
+  uint32_t blob = args.first_partition / per_blob;
+  for (uint32_t i = 0; i < ahead; ++i) {
+    PrefetchBlob(args, blob + i, blob_end);
+  }
+  for (uint32_t partition = args.first_partition; partition < end; ++blob) {
+    PrefetchBlob(args, blob + ahead, blob_end);
+    const uint8_t* const vectors = args.blobs[blob] + args.offset;
+    const uint32_t stop = (blob + 1) * per_blob < end ? (blob + 1) * per_blob : end;
+    for (; partition < stop; ++partition) {
+      DotQueries<kType>(
+          args, vectors, partition - blob * per_blob, partition - args.first_partition);
     }
   }
 }
@@ -192,27 +222,13 @@ float ThresholdOf(const float* scores, uint32_t n, uint32_t k) {
 }  // namespace
 
 int ScorePartitions(const ScorePartitionsArgs& args) {
-  if (args.dim == 0 || args.dim % kLanes != 0 || args.dim > kMaxIndexDim || args.per_blob == 0 ||
-      args.num_queries == 0 || args.num_queries > kMaxGroup) {
+  if (!IsReadable(args.vectors) || args.num_queries == 0 || args.num_queries > kMaxGroup) {
     return kInvalidArgument;
   }
-  const uint32_t end = args.first_partition + args.num_partitions;
-  const uint32_t blob_end = (end + args.per_blob - 1) / args.per_blob;
-  const uint32_t ahead = 1 + kPrefetchVectors / args.per_blob;
-  const size_t vector_bytes = 2 * size_t{args.dim};
-  uint32_t blob = args.first_partition / args.per_blob;
-  for (uint32_t i = 0; i < ahead; ++i) {
-    PrefetchBlob(args, blob + i, blob_end);
-  }
-  for (uint32_t partition = args.first_partition; partition < end; ++blob) {
-    PrefetchBlob(args, blob + ahead, blob_end);
-    const uint8_t* const vectors = args.blobs[blob] + args.offset;
-    const uint32_t stop = (blob + 1) * args.per_blob < end ? (blob + 1) * args.per_blob : end;
-    for (; partition < stop; ++partition) {
-      DotQueries(vectors + (partition - blob * args.per_blob) * vector_bytes,
-                 args,
-                 partition - args.first_partition);
-    }
+  if (args.vectors.type == IndexType::kInt8) {
+    ScoreAll<IndexType::kInt8>(args);
+  } else {
+    ScoreAll<IndexType::kBf16>(args);
   }
   return kOk;
 }

@@ -11,6 +11,7 @@
 #include "kernels/api/exec.h"
 #include "kernels/codes.h"
 #include "kernels/functions.h"
+#include "kernels/reference/index_vectors.h"
 
 namespace spindle::kernels::reference {
 namespace {
@@ -78,10 +79,10 @@ std::vector<std::vector<uint16_t>> Assign(const Rows& rows, const Rows& centroid
   return members;
 }
 
-void WriteMean(const std::vector<double>& mean, uint16_t* out) {
-  for (size_t d = 0; d < mean.size(); ++d) {
-    out[d] = FloatToBf16(static_cast<float>(mean[d]));
-  }
+void WriteMean(const std::vector<double>& mean, const VectorOut& out) {
+  std::vector<float> rounded(mean.size());
+  std::ranges::transform(mean, rounded.begin(), [](double x) { return static_cast<float>(x); });
+  WriteVector(out, rounded, std::vector(mean.size(), Rounding::kNearest));
 }
 
 }  // namespace
@@ -124,8 +125,9 @@ int ClusterKeys(const ClusterArgs& args) {
   for (uint32_t i = 0; i <= args.num_clusters; ++i) {
     args.begins[i] = end;
     if (i < members.size()) {
-      WriteMean(MeanOf(keys, members[i]), args.key_means + size_t{i} * args.head_dim);
-      WriteMean(MeanOf(values, members[i]), args.value_means + size_t{i} * args.head_dim);
+      const VectorBlock block = ClusterVectors(args.index_type, args.head_dim);
+      WriteMean(MeanOf(keys, members[i]), {block, args.key_means, i});
+      WriteMean(MeanOf(values, members[i]), {block, args.value_means, i});
       std::ranges::copy(members[i], args.tokens + end);
       end = static_cast<uint16_t>(end + members[i].size());
     }
@@ -160,12 +162,11 @@ void EstimateClusters(const EstimateArgs& args) {
       std::memcpy(ends, blob + args.begins_offset + i % 64 * sizeof(uint16_t), sizeof(ends));
       const double weight = (ends[1] - ends[0]) * std::exp(logit(i) - m);
       l += weight;
+      const std::vector<double> value = ReadVector(ClusterVectors(args.index_type, args.head_dim),
+                                                   blob + args.value_offset,
+                                                   static_cast<uint32_t>(i % 64));
       for (uint32_t d = 0; d < args.head_dim; ++d) {
-        uint16_t half;
-        std::memcpy(&half,
-                    blob + args.value_offset + (i % 64 * args.head_dim + d) * sizeof(half),
-                    sizeof(half));
-        acc[d] += weight * double{Bf16ToFloat(half)};
+        acc[d] += weight * value[d];
       }
     }
     std::ranges::transform(acc, state, [](double x) { return static_cast<float>(x); });

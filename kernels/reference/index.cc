@@ -10,6 +10,7 @@
 #include "kernels/api/exec.h"
 #include "kernels/codes.h"
 #include "kernels/functions.h"
+#include "kernels/reference/index_vectors.h"
 
 namespace spindle::kernels::reference {
 namespace {
@@ -26,25 +27,18 @@ float KeyElement(const StripeKeys& keys, uint32_t lane, uint32_t d) {
   return Bf16ToFloat(half);
 }
 
-// The first bf16 that is at least (at most) `value`, searched upwards from the truncated one.
-uint16_t Bound(float value, bool is_upper) {
-  if (std::isnan(value)) {
-    return FloatToBf16(value);
-  }
-  const uint16_t truncated = static_cast<uint16_t>(std::bit_cast<uint32_t>(value) >> 16);
-  const float towards_zero = Bf16ToFloat(truncated);
-  const bool holds = is_upper ? towards_zero >= value : towards_zero <= value;
-  return holds ? truncated : static_cast<uint16_t>(truncated + 1);  // one step away from zero
-}
-
 }  // namespace
 
 int KeyBounds(const KeyBoundsArgs& args) {
   const StripeKeys& keys = args.keys;
-  if (args.num_lanes == 0 || keys.head_dim % 16 != 0 ||
+  if (args.num_lanes == 0 || !IsReadable(args.out.block) ||
+      args.out.block.dim != 2 * keys.head_dim ||
       (keys.type != DType::kF32 && keys.type != DType::kBF16)) {
     return kInvalidArgument;
   }
+  std::vector<float> bounds(args.out.block.dim);
+  std::vector<Rounding> roundings(keys.head_dim, Rounding::kUp);
+  roundings.resize(bounds.size(), Rounding::kDown);
   for (uint32_t d = 0; d < keys.head_dim; ++d) {
     float max = KeyElement(keys, args.first_lane, d);
     float min = max;
@@ -55,27 +49,30 @@ int KeyBounds(const KeyBoundsArgs& args) {
       max = std::max(max, x);
       min = std::min(min, x);
     }
-    args.out[d] = Bound(is_finite ? max : std::nanf(""), true);
-    args.out[keys.head_dim + d] = Bound(is_finite ? min : std::nanf(""), false);
+    bounds[d] = is_finite ? max : std::nanf("");
+    bounds[keys.head_dim + d] = is_finite ? min : std::nanf("");
   }
+  WriteVector(args.out, bounds, roundings);
   return kOk;
 }
 
 int KeyMean(const KeyMeanArgs& args) {
   const StripeKeys& keys = args.keys;
-  if (args.num_lanes == 0 || keys.head_dim % 16 != 0 || keys.head_dim > kMaxHeadDim ||
-      (keys.type != DType::kF32 && keys.type != DType::kBF16)) {
+  if (args.num_lanes == 0 || !IsReadable(args.mean.block) || args.mean.block.dim != keys.head_dim ||
+      keys.head_dim > kMaxHeadDim || (keys.type != DType::kF32 && keys.type != DType::kBF16)) {
     return kInvalidArgument;
   }
   std::vector<double> mean(keys.head_dim, 0.0);
+  std::vector<float> rounded(keys.head_dim);
   double mean_square = 0;
   for (uint32_t d = 0; d < keys.head_dim; ++d) {
     for (uint32_t i = 0; i < args.num_lanes; ++i) {
       mean[d] += double{KeyElement(keys, args.first_lane + i, d)} / args.num_lanes;
     }
-    args.mean[d] = FloatToBf16(static_cast<float>(mean[d]));
+    rounded[d] = static_cast<float>(mean[d]);
     mean_square += mean[d] * mean[d];
   }
+  WriteVector(args.mean, rounded, std::vector(keys.head_dim, Rounding::kNearest));
   double least = 1;
   for (uint32_t i = 0; i < args.num_lanes; ++i) {
     double dot = 0;

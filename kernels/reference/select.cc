@@ -3,33 +3,30 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <limits>
 #include <numeric>
 #include <vector>
 
 #include "kernels/api/attention.h"
 #include "kernels/api/exec.h"
-#include "kernels/codes.h"
 #include "kernels/functions.h"
+#include "kernels/reference/index_vectors.h"
 
 namespace spindle::kernels::reference {
 
 int ScorePartitions(const ScorePartitionsArgs& args) {
-  if (args.dim == 0 || args.dim % 16 != 0 || args.dim > kMaxIndexDim || args.per_blob == 0 ||
-      args.num_queries == 0 || args.num_queries > kMaxGroup) {
+  const VectorBlock& block = args.vectors;
+  if (!IsReadable(block) || args.num_queries == 0 || args.num_queries > kMaxGroup) {
     return kInvalidArgument;
   }
   for (uint32_t j = 0; j < args.num_partitions; ++j) {
     const uint32_t partition = args.first_partition + j;
-    const uint8_t* const vector = args.blobs[partition / args.per_blob] + args.offset +
-                                  partition % args.per_blob * 2 * size_t{args.dim};
+    const std::vector<double> vector = ReadVector(
+        block, args.blobs[partition / block.count] + args.offset, partition % block.count);
     for (uint32_t i = 0; i < args.num_queries; ++i) {
       double sum = 0;
-      for (uint32_t d = 0; d < args.dim; ++d) {
-        uint16_t half;
-        std::memcpy(&half, vector + 2 * size_t{d}, sizeof(half));
-        sum += double{args.q[i * size_t{args.dim} + d]} * double{Bf16ToFloat(half)};
+      for (uint32_t d = 0; d < block.dim; ++d) {
+        sum += double{args.q[i * size_t{block.dim} + d]} * vector[d];
       }
       args.scores[i * size_t{args.num_partitions} + j] = static_cast<float>(sum);
     }

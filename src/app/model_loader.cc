@@ -219,7 +219,7 @@ ResolvedOptions Resolve(const config::LoadOptions& options,
 absl::StatusOr<sparse::AlgorithmSet> LoadAlgorithms(const config::LoadOptions& options,
                                                     const formats::ModelFile& file,
                                                     const model::ModelConfig& shape) {
-  sparse::AlgorithmSet algorithms;
+  sparse::AlgorithmSet algorithms(options.sparse_index_type);
   const std::string path = options.sparse_gates.empty() ? model::FindGatesBeside(options.model_path)
                                                         : options.sparse_gates;
   if (path.empty()) {

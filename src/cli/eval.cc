@@ -282,7 +282,7 @@ bool EvalOutcome::passed() const {
 void AddEvalOptions(config::OptionTable& table, EvalOptions& options) {
   config::AddModelOptions(table, options.load);
   config::AddComputeOptions(table, options.load);
-  config::AddGatesOption(table, options.load);
+  config::AddAlgorithmOptions(table, options.load);
   table.TextList("text",
                  "FILE",
                  &options.texts,

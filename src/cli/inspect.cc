@@ -84,7 +84,8 @@ ordered_json Describe(const formats::ModelFile& file,
                           config,
                           model::EstimateWeightBytes(file, options.model.mode, kernels),
                           platform::TotalMemoryBytes(),
-                          &front_ends));
+                          &front_ends,
+                          sparse::AlgorithmSet(options.sparse_index_type)));
   return out;
 }
 

@@ -149,7 +149,7 @@ void AddSparseOptions(OptionTable& table, LoadOptions& options) {
                return absl::OkStatus();
              },
              .show = [&options]() -> OptionValue { return options.sparse_preset_path; }});
-  AddGatesOption(table, options);
+  AddAlgorithmOptions(table, options);
   constexpr uint32_t kMaxTokens = 1U << 30;
   table
       .OptionalUint32("sparse-budget",
@@ -325,7 +325,7 @@ void AddModelOptions(OptionTable& table, LoadOptions& options) {
   AddRopeOptions(table, options.model.rope);
 }
 
-void AddGatesOption(OptionTable& table, LoadOptions& options) {
+void AddAlgorithmOptions(OptionTable& table, LoadOptions& options) {
   table.Add({.name = "sparse-gates",
              .value_name = "FILE",
              .help = "trained gates of the algorithm seer_r for this model",
@@ -338,6 +338,12 @@ void AddGatesOption(OptionTable& table, LoadOptions& options) {
                return options.sparse_gates.empty() ? OptionValue()
                                                    : OptionValue(options.sparse_gates);
              }});
+  table.Choice<sparse::IndexType>(
+      "sparse-index-dtype",
+      &options.sparse_index_type,
+      {{"bf16", sparse::IndexType::kBf16}, {"int8", sparse::IndexType::kInt8}},
+      "what quest, shadowkv and retroinfer remember of keys; int8 takes half the memory and "
+      "chooses slightly differently");
 }
 
 void AddComputeOptions(OptionTable& table, LoadOptions& options) {

@@ -13,6 +13,7 @@
 #include "engine/sparse_request.h"
 #include "kv/kv_options.h"
 #include "model/model_options.h"
+#include "sparse/index_type.h"
 
 namespace spindle::config {
 
@@ -41,18 +42,19 @@ struct LoadOptions {
   std::string sparse_preset_path;
   engine::SparseRequest sparse_preset;                // what that file says
   std::vector<engine::SparseRequest> served_presets;  // of served names; must fit the model too
-  std::string sparse_gates;        // weights of seer_r; empty = beside the model, if they are there
+  std::string sparse_gates;  // weights of seer_r; empty = beside the model, if they are there
+  sparse::IndexType sparse_index_type = sparse::IndexType::kBf16;  // not of seer_r
   KvType kv_type = KvType::kAuto;  // auto: bf16, or f32 with --dtype f32
   uint32_t threads = 0;            // 0 = usable CPUs
   bool pin_threads = false;
   std::string isa = "auto";  // kernel table
 };
 
-// Which model, its tokenizer, arithmetic and context; what it is computed on; the gates of seer_r.
-// All are part of AddLoadOptions. Fields are borrowed.
+// Which model, its tokenizer, arithmetic and context; what it is computed on; what attention
+// algorithms are made with. All are part of AddLoadOptions. Fields are borrowed.
 void AddModelOptions(OptionTable& table, LoadOptions& options);
 void AddComputeOptions(OptionTable& table, LoadOptions& options);
-void AddGatesOption(OptionTable& table, LoadOptions& options);
+void AddAlgorithmOptions(OptionTable& table, LoadOptions& options);
 
 // Adds the flags of the structure, with llama.cpp's and vLLM's spellings, to a table. Fields are
 // borrowed.

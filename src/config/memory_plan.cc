@@ -216,7 +216,7 @@ MemoryPlan PlanServing(const LoadOptions& options,
   PlanModel(options, model, &plan);
   // The engine's part, and the transport's prompts and objects.
   plan.Add("requests",
-           engine::RequestBytes(engine, model.max_model_len, max_choices) +
+           engine::RequestBytes(engine, model.max_model_len, max_choices, model.num_layers) +
                requests.num_tokens * sizeof(TokenId) +
                requests.num_requests * serving::RequestBytes(max_choices),
            "--max-queue-size");

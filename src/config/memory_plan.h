@@ -83,7 +83,7 @@ struct FrontEndOptions {
                                      uint64_t weight_bytes,
                                      uint64_t total_memory_bytes,
                                      const FrontEndOptions* front_ends,
-                                     const sparse::AlgorithmSet& algorithms = {});
+                                     const sparse::AlgorithmSet& algorithms);
 
 // "1.5 GiB".
 [[nodiscard]] std::string HumanBytes(uint64_t bytes);

@@ -54,6 +54,7 @@ struct EngineRequest {
   std::optional<SparseDecode> decode;  // nullopt: the engine's
   uint32_t audit_every = 0;  // every so many sparse steps are computed densely as well, for
                              // RequestStats::audit; 0: none
+  bool layer_stats = false;  // RequestStats::layers
   bool uses_disk = true;     // its stripes may go to and come from the disk tier
   float fast_fraction = 0;   // fast_bytes as a share of the fast tier; 0 = none
   uint64_t fast_bytes = 0;   // cap on its pages in the fast tier, all choices together; 0 = none

@@ -89,6 +89,7 @@ struct RequestStats {
   sparse::DecodeUse sparse;              // of all choices, where it is not "dense"
   std::string prefill_method = "dense";  // of the prompt
   sparse::PrefillUse prefill;            // of its sparse blocks, where it is not "dense"
+  std::vector<sparse::LayerUse> layers;  // `sparse` by layer; only where it is asked for
   AuditUse audit;                        // … of its audited steps
   Duration queue_time{0};
   Duration load_time{0};  // of it, waiting for the disk

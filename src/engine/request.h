@@ -59,11 +59,12 @@ struct Choice {
   Request* request = nullptr;
   uint32_t index = 0;
   ChoiceState state = ChoiceState::kWaiting;
-  bool in_prefill = false;         // since admission, until its first own token
-  bool resumed = false;            // goes before new requests of its class
-  SequenceId sequence;             // valid while kRunning
-  FastUse fast;                    // valid while kRunning
-  sparse::DecodeUse use;           // of all its rows, those computed again included
+  bool in_prefill = false;               // since admission, until its first own token
+  bool resumed = false;                  // goes before new requests of its class
+  SequenceId sequence;                   // valid while kRunning
+  FastUse fast;                          // valid while kRunning
+  sparse::DecodeUse use;                 // of all its rows, those computed again included
+  std::vector<sparse::LayerUse> layers;  // `use` by layer, where it is asked for; from its start on
   sparse::PrefillUse prefill_use;  // of sparse blocks of the prompt, those computed again included
   sparse::KeptChoice kept;         // also while kWaiting
   uint32_t committed = 0;

@@ -32,12 +32,19 @@ RequestBounds RequestBoundsOf(const EngineOptions& options, uint32_t max_model_l
                         started * max_model_len};
 }
 
-uint64_t RequestBytes(const EngineOptions& options, uint32_t max_model_len, uint32_t max_choices) {
+uint64_t RequestBytes(const EngineOptions& options,
+                      uint32_t max_model_len,
+                      uint32_t max_choices,
+                      uint32_t num_layers) {
   const RequestBounds bounds = RequestBoundsOf(options, max_model_len);
   const uint64_t started_tokens = StartedSequences(options) * max_model_len;
   const uint64_t events =
       std::max<uint64_t>(options.stream_capacity_events, uint64_t{max_choices} + 64) + max_choices;
+  // Of a running choice, and of the ended ones of its request.
+  const uint64_t layer_stats =
+      StartedSequences(options) * 2 * num_layers * sizeof(sparse::LayerUse);
   return bounds.num_tokens * kTokenBytes + started_tokens * (kTokenBytes + kCountBytes) +
+         layer_stats +
          bounds.num_requests * (sizeof(Request) + sizeof(StreamState) +
                                 events * (sizeof(StreamEvent) + kAlternativesBytes) +
                                 uint64_t{max_choices} * sizeof(Choice));

@@ -15,9 +15,10 @@ struct RequestBounds {
 
 [[nodiscard]] RequestBounds RequestBoundsOf(const EngineOptions& options, uint32_t max_model_len);
 
-// `max_choices`: of one request.
+// `max_choices`: of one request. `num_layers`: of the model.
 [[nodiscard]] uint64_t RequestBytes(const EngineOptions& options,
                                     uint32_t max_model_len,
-                                    uint32_t max_choices);
+                                    uint32_t max_choices,
+                                    uint32_t num_layers);
 
 }  // namespace spindle::engine

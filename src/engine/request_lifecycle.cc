@@ -286,6 +286,9 @@ bool RequestLifecycle::TryFork(const Choice& source, Choice& choice) {
 
 void RequestLifecycle::EnterRunning(Choice& choice) {
   choice.state = ChoiceState::kRunning;
+  if (choice.request->spec.layer_stats) {
+    choice.layers.resize(parts_.store.geometry().num_layers);
+  }
   const auto place = std::ranges::upper_bound(
       running_, RunningKey(choice), {}, [](const Choice* other) { return RunningKey(*other); });
   running_.insert(place, &choice);
@@ -380,6 +383,8 @@ void RequestLifecycle::FinishChoice(Choice& choice,
 void RequestLifecycle::RetireChoice(Choice& choice, FinishReason reason, TokenId stop_token) {
   Request& request = *choice.request;
   request.stats.sparse += choice.use;
+  sparse::AddLayers(choice.layers, &request.stats.layers);
+  choice.layers = {};
   if (choice.prefill_use.sparse_blocks > 0) {
     request.stats.prefill += choice.prefill_use;
     parts_.metrics.sparse.ObservePrefill(request.spec.decode->PrefillName(), choice.prefill_use);

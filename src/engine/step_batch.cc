@@ -22,7 +22,8 @@ void StepBatch::Add(Choice& choice, uint32_t num_rows, uint32_t first_prompt_log
                         .cache_set = choice.fast.set,
                         .kept = &choice.kept,
                         .use = &choice.use,
-                        .prefill_use = &choice.prefill_use});
+                        .prefill_use = &choice.prefill_use,
+                        .layers = choice.layers});
   // The row of prompt position p scores token p + 1, so the prompt's last row scores none.
   const uint32_t last_scoring = choice.request->prompt_size() - 1;
   for (uint32_t position = std::max(position_begin, first_prompt_logit);

@@ -73,8 +73,7 @@ void KeyIndex::ComputeMass(const sparse::SelectJob& job, sparse::SelectWorkspace
   workspace.scores.resize(size_t{job.group} * num_tokens);
   const kernels::ScorePartitionsArgs args{.blobs = job.index.stripes.data(),
                                           .offset = job.index.offset + inner_bytes_,
-                                          .per_blob = static_cast<uint32_t>(kStripeTokens),
-                                          .dim = job.head_dim,
+                                          .vectors = {.count = kStripeTokens, .dim = job.head_dim},
                                           .first_partition = 0,
                                           .num_partitions = num_tokens,
                                           .q = workspace.query.data(),

@@ -349,6 +349,7 @@ engine::EngineRequest CompletionService::ToEngineRequest(const PreparedRequest& 
   out.cache_prompt = request.cache_prompt;
   out.decode = request.decode;
   out.audit_every = request.audit_every;
+  out.layer_stats = request.layer_stats;
   out.fast_bytes = request.fast_bytes;
   out.fast_fraction = request.fast_fraction;
   out.buffer_ratio = request.buffer_ratio;

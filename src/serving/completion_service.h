@@ -79,7 +79,8 @@ struct PreparedRequest {
   bool include_usage = false;
   bool continuous_usage = false;
   bool progress = false;
-  bool stats = false;                           // spindle.stats summary
+  bool stats = false;                           // spindle.stats summary or per_layer
+  bool layer_stats = false;                     // … the latter; never without `stats`
   std::optional<engine::SparseRequest> sparse;  // what was asked for
   std::optional<engine::SparseDecode> decode;   // what that means; nullopt: the server's default
   uint32_t audit_every = 0;                     // every so many steps, computed densely as well

@@ -19,10 +19,8 @@ MaybeError ReadStats(JsonValue value, const FieldContext& context) {
   if (MaybeError error = ReadChoice(value, "spindle.stats", kLevels, &index); error.has_value()) {
     return error;
   }
-  if (kLevels[index] == "per_layer") {
-    return Unsupported("spindle.stats", "'per_layer' is not available in this build");
-  }
-  context.out->prepared.stats = kLevels[index] == "summary";
+  context.out->prepared.stats = kLevels[index] != "none";
+  context.out->prepared.layer_stats = kLevels[index] == "per_layer";
   return std::nullopt;
 }
 

@@ -400,6 +400,7 @@ void StreamGeneration::Complete() {
     total.kv.disk_bytes += stream.stats.kv.disk_bytes;
     total.algorithm = stream.stats.algorithm;
     total.sparse += stream.stats.sparse;
+    sparse::AddLayers(stream.stats.layers, &total.layers);
     total.prefill_method = stream.stats.prefill_method;
     total.prefill += stream.stats.prefill;
     total.audit += stream.stats.audit;

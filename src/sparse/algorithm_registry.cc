@@ -1,5 +1,7 @@
 #include "sparse/algorithm_registry.h"
 
+#include <vector>
+
 #include "sparse/dense/dense_algorithm.h"
 #include "sparse/quest/quest_algorithm.h"
 #include "sparse/retroinfer/retroinfer_algorithm.h"
@@ -7,16 +9,26 @@
 #include "sparse/streaming/streaming_algorithm.h"
 
 namespace spindle::sparse {
+namespace {
 
-std::span<const std::shared_ptr<const SparseAlgorithm>> Algorithms() {
-  static const std::shared_ptr<const SparseAlgorithm> algorithms[] = {
+using AlgorithmList = std::vector<std::shared_ptr<const SparseAlgorithm>>;
+
+AlgorithmList Make(IndexType index_type) {
+  return {
       std::make_shared<DenseAlgorithm>(),
       std::make_shared<StreamingAlgorithm>(),
-      std::make_shared<QuestAlgorithm>(),
-      std::make_shared<ShadowKvAlgorithm>(),
-      std::make_shared<RetroInferAlgorithm>(),
+      std::make_shared<QuestAlgorithm>(index_type),
+      std::make_shared<ShadowKvAlgorithm>(ShadowKvAlgorithm::kDefaultOutlierChunks, index_type),
+      std::make_shared<RetroInferAlgorithm>(index_type),
   };
-  return algorithms;
+}
+
+}  // namespace
+
+std::span<const std::shared_ptr<const SparseAlgorithm>> Algorithms(IndexType index_type) {
+  static const AlgorithmList bf16 = Make(IndexType::kBf16);
+  static const AlgorithmList int8 = Make(IndexType::kInt8);
+  return index_type == IndexType::kInt8 ? int8 : bf16;
 }
 
 std::shared_ptr<const SparseAlgorithm> FindAlgorithm(

@@ -4,7 +4,8 @@
 
 namespace spindle::sparse {
 
-AlgorithmSet::AlgorithmSet() : all_(Algorithms().begin(), Algorithms().end()) {}
+AlgorithmSet::AlgorithmSet(IndexType index_type)
+    : all_(Algorithms(index_type).begin(), Algorithms(index_type).end()) {}
 
 std::shared_ptr<const SparseAlgorithm> AlgorithmSet::Find(std::string_view name) const {
   return FindAlgorithm(name, all_);

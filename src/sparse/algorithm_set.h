@@ -8,14 +8,17 @@
 #include <utility>
 #include <vector>
 
+#include "sparse/index_type.h"
 #include "sparse/sparse_algorithm.h"
 
 namespace spindle::sparse {
 
 class AlgorithmSet {
  public:
-  // Those of the build.
-  AlgorithmSet();
+  // Those of the build, with indexes in bf16 or another type.
+  AlgorithmSet() : AlgorithmSet(IndexType::kBf16) {}
+
+  explicit AlgorithmSet(IndexType index_type);
 
   // REQUIRES: no other of its name.
   void Add(std::shared_ptr<const SparseAlgorithm> algorithm) {

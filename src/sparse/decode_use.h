@@ -4,7 +4,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
+#include <span>
+#include <vector>
 
 namespace spindle::sparse {
 
@@ -67,5 +70,56 @@ struct DecodeUse {
     return *this;
   }
 };
+
+// Of one layer, since the sequence began; shares and masses as in DecodeUse, over KV heads.
+struct LayerUse {
+  uint32_t rows = 0;  // with a choice in this layer
+  double share_sum = 0;
+  uint32_t mass_rows = 0;  // of these: with an estimate
+  double mass_sum = 0;
+  // Pages that generated tokens attended to in the fast tier: there already, or copied first.
+  uint64_t page_hits = 0;
+  uint64_t page_misses = 0;
+
+  void AddRow(double share, double mass) {
+    ++rows;
+    share_sum += share;
+    if (!std::isnan(mass)) {
+      ++mass_rows;
+      mass_sum += mass;
+    }
+  }
+
+  // 1 where the layer never chose.
+  [[nodiscard]] double MeanShare() const { return rows == 0 ? 1 : share_sum / rows; }
+
+  // REQUIRES: mass_rows > 0.
+  [[nodiscard]] double MeanMass() const { return mass_sum / mass_rows; }
+
+  // 1 where no page had to be copied, as without a fast tier.
+  [[nodiscard]] double HitRate() const {
+    return page_misses == 0
+               ? 1
+               : static_cast<double>(page_hits) / static_cast<double>(page_hits + page_misses);
+  }
+
+  LayerUse& operator+=(const LayerUse& other) {
+    rows += other.rows;
+    share_sum += other.share_sum;
+    mass_rows += other.mass_rows;
+    mass_sum += other.mass_sum;
+    page_hits += other.page_hits;
+    page_misses += other.page_misses;
+    return *this;
+  }
+};
+
+// Layer by layer; `to` grows to the layers of `from`.
+inline void AddLayers(std::span<const LayerUse> from, std::vector<LayerUse>* to) {
+  to->resize(std::max(to->size(), from.size()));
+  for (size_t i = 0; i < from.size(); ++i) {
+    (*to)[i] += from[i];
+  }
+}
 
 }  // namespace spindle::sparse

@@ -58,14 +58,12 @@ uint32_t BudgetPartitions(const SelectJob& job,
 
 void ScoreCandidates(const SelectJob& job,
                      PartitionRange candidates,
-                     uint32_t per_stripe,
-                     uint32_t dim,
+                     const kernels::VectorBlock& vectors,
                      SelectWorkspace& workspace) {
   workspace.scores.resize(size_t{job.group} * candidates.size());
   const kernels::ScorePartitionsArgs args{.blobs = job.index.stripes.data(),
                                           .offset = job.index.offset,
-                                          .per_blob = per_stripe,
-                                          .dim = dim,
+                                          .vectors = vectors,
                                           .first_partition = candidates.begin,
                                           .num_partitions = candidates.size(),
                                           .q = workspace.query.data(),

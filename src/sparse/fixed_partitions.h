@@ -36,12 +36,10 @@ struct PartitionRange {
 
 // Scores the candidates by their index vectors against workspace.query [group][dim], into
 // workspace.scores [group][candidates].
-// REQUIRES: candidates is not empty; vectors of `dim` bf16 elements, per_stripe of them at the
-// beginning of the index of a stripe.
+// REQUIRES: candidates is not empty; `vectors` are at the beginning of the index of a stripe.
 void ScoreCandidates(const SelectJob& job,
                      PartitionRange candidates,
-                     uint32_t per_stripe,
-                     uint32_t dim,
+                     const kernels::VectorBlock& vectors,
                      SelectWorkspace& workspace);
 
 // A softmax per query head over workspace.scores, reduced over the group (kernels/api/select.h),

@@ -25,34 +25,29 @@ void Choose(uint32_t i, std::vector<uint64_t>* chosen) {
 }  // namespace
 
 MassEstimate::MassEstimate(const SelectJob& job,
-                           uint32_t partition_tokens,
-                           PartitionRange candidates,
                            std::span<const TileLive> always,
                            SelectWorkspace& workspace)
-    : job_(job),
-      partition_tokens_(partition_tokens),
-      candidates_(candidates),
-      workspace_(workspace) {
+    : job_(job), workspace_(workspace) {
+  const size_t num_candidates = workspace.sizes.size();
   std::array<float, kernels::kMaxGroup> lse{};
   ExactLse(job, always, workspace, std::span(lse).first(job.group));
   for (uint32_t head = 0; head < job.group; ++head) {
     const std::span<const float> scores =
-        std::span(workspace.scores).subspan(size_t{head} * candidates.size(), candidates.size());
+        std::span(workspace.scores).subspan(head * num_candidates, num_candidates);
     const float largest = *std::max_element(scores.begin(), scores.end());
     shift_[head] = std::max({double{lse[head]}, ScoreOf(job, largest)});
     always_[head] = std::exp(double{lse[head]} - shift_[head]);
     whole_[head] = always_[head];
-    for (uint32_t i = 0; i < candidates.size(); ++i) {
+    for (uint32_t i = 0; i < num_candidates; ++i) {
       whole_[head] += Weight(head, i);
     }
   }
 }
 
 double MassEstimate::Weight(uint32_t head, uint32_t candidate) const {
-  const float product = workspace_.scores[size_t{head} * candidates_.size() + candidate];
-  const uint32_t tokens =
-      TokensBesideAlways(job_, partition_tokens_, candidates_.begin + candidate);
-  return tokens * std::exp(ScoreOf(job_, product) - shift_[head]);
+  const std::vector<uint16_t>& sizes = workspace_.sizes;
+  const float product = workspace_.scores[head * sizes.size() + candidate];
+  return sizes[candidate] * std::exp(ScoreOf(job_, product) - shift_[head]);
 }
 
 float MassEstimate::LeastShare(const PerHead& covered) const {
@@ -67,7 +62,7 @@ float MassEstimate::LeastShare(const PerHead& covered) const {
 
 float MassEstimate::ShareOf(std::span<const uint64_t> chosen) const {
   PerHead covered = always_;
-  for (uint32_t i = 0; i < candidates_.size(); ++i) {
+  for (uint32_t i = 0; i < workspace_.sizes.size(); ++i) {
     if ((chosen[i / 64] >> (i % 64) & 1U) != 0) {
       for (uint32_t head = 0; head < job_.group; ++head) {
         covered[head] += Weight(head, i);
@@ -77,7 +72,7 @@ float MassEstimate::ShareOf(std::span<const uint64_t> chosen) const {
   return LeastShare(covered);
 }
 
-float MassEstimate::ChooseCovering(double share, uint32_t most) const {
+float MassEstimate::ChooseCovering(double share, const ChoiceLimit& limit) const {
   const std::vector<float>& best = workspace_.best;
   std::vector<uint32_t>& order = workspace_.order;
   order.clear();
@@ -102,10 +97,15 @@ float MassEstimate::ChooseCovering(double share, uint32_t most) const {
     return true;
   };
   workspace_.chosen.assign((best.size() + 63) / 64, 0);
-  for (uint32_t count = 0; count < most && !order.empty() && !is_covered(); ++count) {
+  uint64_t taken = 0;
+  while (!order.empty() && !is_covered()) {
     std::pop_heap(order.begin(), order.end(), is_after);
     const uint32_t i = order.back();
     order.pop_back();
+    taken += limit.of_tokens ? workspace_.sizes[i] : 1U;
+    if (taken > limit.most) {
+      break;
+    }
     Choose(i, &workspace_.chosen);
     for (uint32_t head = 0; head < job_.group; ++head) {
       covered[head] += Weight(head, i);
@@ -119,9 +119,14 @@ float ChooseWithMass(const SelectJob& job,
                      PartitionRange candidates,
                      uint32_t wanted,
                      SelectWorkspace& workspace) {
-  const MassEstimate estimate(job, partition_tokens, candidates, workspace.always, workspace);
+  workspace.sizes.resize(candidates.size());
+  for (uint32_t i = 0; i < candidates.size(); ++i) {
+    workspace.sizes[i] =
+        static_cast<uint16_t>(TokensBesideAlways(job, partition_tokens, candidates.begin + i));
+  }
+  const MassEstimate estimate(job, workspace.always, workspace);
   if (job.settings->top_p_mass > 0) {
-    return estimate.ChooseCovering(job.settings->top_p_mass, wanted);
+    return estimate.ChooseCovering(job.settings->top_p_mass, {.most = wanted});
   }
   ChooseBest(wanted, workspace);
   return estimate.ShareOf(workspace.chosen);

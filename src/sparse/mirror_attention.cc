@@ -48,11 +48,13 @@ class MirrorAttention::HeadTask {
            const LayerQueries& queries,
            const StepSequence& sequence,
            uint32_t head,
+           HeadPages* generated,
            kernels::Exec* exec)
       : of_(of),
         queries_(queries),
         sequence_(sequence),
         head_(head),
+        generated_(generated),
         exec_(exec),
         worker_(*of.workers_[exec->worker]),
         group_{sequence.rows.cache_set, queries.layer, KvHeadIdx(static_cast<uint16_t>(head))},
@@ -107,7 +109,7 @@ class MirrorAttention::HeadTask {
     const kv::Caching caching = CachingOf(job_idx);
     kv::GroupPlan& plan = worker_.plan;
     of_.tier_.Plan(exec_->worker, exec_->worker, group_, worker_.pages.ids(), caching, &plan);
-    Count(plan);
+    Count(plan, job);
     for (size_t pass = 0; pass < plan.passes.size(); ++pass) {
       Load(plan.passes[pass]);
       BuildRuns(plan.passes[pass]);
@@ -149,13 +151,17 @@ class MirrorAttention::HeadTask {
     worker_.pages.Assign(worker_.selection, ids_);
   }
 
-  void Count(const kv::GroupPlan& plan) {
+  void Count(const kv::GroupPlan& plan, const StepJob& job) {
     MirrorCounters& counters = worker_.counters;
     counters.page_hits += plan.frames.size() - plan.loads.size();
     counters.page_misses += plan.loads.size();
     counters.pages_streamed += plan.num_streamed;
     counters.page_refaults += plan.num_refaults;
     counters.multi_pass_heads += plan.passes.size() > 1 ? 1U : 0U;
+    if (generated_ != nullptr && job.first_position >= sequence_.rows.decode_begin) {
+      generated_->hits += plan.frames.size() - plan.loads.size();
+      generated_->misses += plan.loads.size();
+    }
   }
 
   void Load(const kv::AttentionPass& pass) {
@@ -229,6 +235,7 @@ class MirrorAttention::HeadTask {
   const LayerQueries& queries_;
   const StepSequence& sequence_;
   const uint32_t head_;
+  HeadPages* const generated_;  // null: not counted
   kernels::Exec* const exec_;
   Worker& worker_;
   const kv::GroupRef group_;
@@ -268,9 +275,12 @@ void MirrorAttention::BeginStep(const StepJobs& jobs) {
     worker->units.resize(
         std::max<size_t>(worker->units.size(), jobs.max_job_rows() / kMinUnitRows + 1));
   }
+  bool counts_layers = false;
   for (const StepSequence& sequence : jobs.sequences()) {
     tier_.BeginStep(sequence.rows.cache_set);
+    counts_layers = counts_layers || !sequence.rows.layers.empty();
   }
+  head_pages_.resize(counts_layers ? jobs.sequences().size() * geometry_.num_kv_heads : 0);
   if (recorder_ != nullptr) {
     RecordRows();
   }
@@ -309,15 +319,30 @@ absl::Status MirrorAttention::Attend(const LayerQueries& queries) {
   const std::span<const StepSequence> sequences = jobs_->sequences();
   const uint32_t num_heads = geometry_.num_kv_heads;
   const auto num_tasks = static_cast<uint32_t>(sequences.size()) * num_heads;
-  return pool_.Run(num_tasks, 1, [&](kernels::WorkRange range, kernels::Exec* exec) {
-    for (uint32_t i = range.begin; i < range.end; ++i) {
-      HeadTask task(*this, queries, sequences[i / num_heads], i % num_heads, exec);
-      if (const int code = task.Run(); code != kernels::kOk) {
-        return code;
-      }
+  std::fill(head_pages_.begin(), head_pages_.end(), HeadPages());
+  SPINDLE_RETURN_IF_ERROR(
+      pool_.Run(num_tasks, 1, [&](kernels::WorkRange range, kernels::Exec* exec) {
+        for (uint32_t i = range.begin; i < range.end; ++i) {
+          HeadPages* const generated = head_pages_.empty() ? nullptr : &head_pages_[i];
+          HeadTask task(*this, queries, sequences[i / num_heads], i % num_heads, generated, exec);
+          if (const int code = task.Run(); code != kernels::kOk) {
+            return code;
+          }
+        }
+        return static_cast<int>(kernels::kOk);
+      }));
+  CountLayer(queries.layer);
+  return absl::OkStatus();
+}
+
+void MirrorAttention::CountLayer(LayerIdx layer) const {
+  for (size_t i = 0; i < head_pages_.size(); ++i) {
+    const std::span<LayerUse> layers = jobs_->sequences()[i / geometry_.num_kv_heads].rows.layers;
+    if (!layers.empty()) {
+      layers[layer.value()].page_hits += head_pages_[i].hits;
+      layers[layer.value()].page_misses += head_pages_[i].misses;
     }
-    return static_cast<int>(kernels::kOk);
-  });
+  }
 }
 
 MirrorCounters MirrorAttention::Counters() const {

@@ -60,8 +60,16 @@ class MirrorAttention final : public LayerAttention {
   struct Worker;
   class HeadTask;
 
+  // Of the generated rows of one sequence, of one KV head, in the layer in progress.
+  struct HeadPages {
+    uint64_t hits = 0;
+    uint64_t misses = 0;
+  };
+
   // Which rows the step appends to which sequences.
   void RecordRows() const;
+  // Adds head_pages_ to sequences that count layers.
+  void CountLayer(LayerIdx layer) const;
 
   const kv::KvGeometry geometry_;
   kv::FastTier& tier_;
@@ -71,6 +79,8 @@ class MirrorAttention final : public LayerAttention {
   const kernels::KernelTable& kernels_;
   const StepJobs* jobs_ = nullptr;
   std::vector<std::unique_ptr<Worker>> workers_;
+  std::vector<HeadPages>
+      head_pages_;  // [sequences][num_kv_heads]; empty: no sequence counts layers
 };
 
 }  // namespace spindle::sparse

@@ -57,9 +57,9 @@ uint64_t ScratchBytes(const kv::KvGeometry& geometry, const ScratchBounds& bound
   // A worker over the fast tier: its plan and the states of the rows it is at.
   const uint64_t workers = bounds.num_workers * (pages * 64 + bounds.max_rows * state_bytes);
   // Its choice: scores of the smallest partitions, for each head of a group and together, their
-  // order, and the runs of what is attended in any case.
+  // order and tokens, and the runs of what is attended in any case.
   const uint64_t partitions = uint64_t{bounds.max_model_len} / kLeastPartitionTokens + 1;
-  const uint64_t choices = bounds.num_workers * ((group + 3) * partitions * sizeof(float) +
+  const uint64_t choices = bounds.num_workers * ((group + 4) * partitions * sizeof(float) +
                                                  pages * sizeof(kernels::KvRun));
   // Clustering: the rows of a segment, centroids, sums and addresses.
   const uint64_t builds = bounds.num_workers * (kernels::ClusterScratchFloats(

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <span>
 
 #include "base/ids.h"
 #include "kv/fast/fast_tier.h"
@@ -40,6 +41,8 @@ struct SequenceRows {
   DecodeUse* use = nullptr;
   // … and what sparse blocks of the prompt do; may be null.
   PrefillUse* prefill_use = nullptr;
+  // [num_layers] what `use` counts, layer by layer; empty: not counted.
+  std::span<LayerUse> layers = {};
 };
 
 }  // namespace spindle::sparse

@@ -1,6 +1,7 @@
 #include "sparse/step_use.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace spindle::sparse {
 
@@ -15,7 +16,20 @@ void StepUse::EndLayer(LayerIdx layer) {
     return;
   }
   for (size_t i = 0; i < jobs_->jobs().size(); ++i) {
-    jobs_use_[i].num_layers += jobs_->jobs()[i].IsDense(layer) ? 0U : 1U;
+    const StepJob& job = jobs_->jobs()[i];
+    if (job.IsDense(layer)) {
+      continue;
+    }
+    JobUse& use = jobs_use_[i];
+    const std::span<LayerUse> layers = jobs_->sequences()[job.sequence].rows.layers;
+    if (job.prefill == nullptr && !layers.empty()) {
+      const double num_tokens = static_cast<double>(num_kv_heads_) * job.num_tokens();
+      layers[layer.value()].AddRow(static_cast<double>(use.layer_tokens) / num_tokens,
+                                   use.layer_mass / num_kv_heads_);
+    }
+    ++use.num_layers;
+    use.tokens += std::exchange(use.layer_tokens, 0);
+    use.mass += std::exchange(use.layer_mass, 0);
   }
 }
 

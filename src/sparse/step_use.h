@@ -33,19 +33,21 @@ class StepUse {
   void EndStep();
 
  private:
-  // Of one job, over layers and heads.
+  // Of one job, over heads and, but for what is said to be of the layer in progress, over layers.
   struct JobUse {
     uint64_t tokens = 0;
+    uint64_t layer_tokens = 0;
     uint64_t estimated_tokens = 0;
     double mass = 0;
+    double layer_mass = 0;
     uint32_t num_layers = 0;  // sparse ones so far
     bool fell_back = false;
   };
 
   // With so much mass; NaN: not known.
   void Add(size_t job, uint32_t tokens, double mass) {
-    jobs_use_[job].tokens += tokens;
-    jobs_use_[job].mass += mass;
+    jobs_use_[job].layer_tokens += tokens;
+    jobs_use_[job].layer_mass += mass;
   }
 
   const StepJobs* jobs_ = nullptr;

@@ -10,6 +10,7 @@
 
 #include <gtest/gtest.h>
 
+#include "index_support.h"
 #include "kernel_cases.h"
 #include "kernels/api/attention.h"
 #include "kernels/codes.h"
@@ -69,13 +70,18 @@ struct Tokens {
   std::vector<const uint8_t*> value_rows = {};
 };
 
-Clusters Cluster(const KernelTable& table, const Tokens& tokens, uint32_t wanted, uint32_t steps) {
+Clusters Cluster(const KernelTable& table,
+                 const Tokens& tokens,
+                 uint32_t wanted,
+                 uint32_t steps,
+                 IndexType index_type = IndexType::kBf16) {
   Clusters out;
   out.begins.assign(wanted + 1, 0xFFFF);
   out.tokens.assign(tokens.num, 0xFFFF);
   std::vector<float> scratch(ClusterScratchFloats(tokens.num, tokens.dim));
-  std::vector<uint16_t> means(size_t{wanted} * tokens.dim);
-  std::vector<uint16_t> value_means(means.size());
+  const VectorBlock block = ClusterVectors(index_type, tokens.dim);
+  Vectors means(block);
+  Vectors value_means(block);
   EXPECT_EQ(table.cluster_keys({.k = tokens.key_rows.data(),
                                 .v = tokens.value_rows.data(),
                                 .num_tokens = tokens.num,
@@ -84,15 +90,17 @@ Clusters Cluster(const KernelTable& table, const Tokens& tokens, uint32_t wanted
                                 .type = tokens.type,
                                 .iterations = steps,
                                 .scratch = scratch.data(),
-                                .key_means = means.data(),
-                                .value_means = value_means.data(),
+                                .index_type = index_type,
+                                .key_means = means.Place(0).data,
+                                .value_means = value_means.Place(0).data,
                                 .begins = out.begins.data(),
                                 .tokens = out.tokens.data(),
                                 .num_non_empty = &out.found}),
             kOk);
-  for (size_t i = 0; i < size_t{out.found} * tokens.dim; ++i) {
-    out.key_means.push_back(Bf16ToFloat(means[i]));
-    out.value_means.push_back(Bf16ToFloat(value_means[i]));
+  EXPECT_TRUE(means.IsIntactBehind() && value_means.IsIntactBehind());
+  for (uint32_t i = 0; i < out.found * tokens.dim; ++i) {
+    out.key_means.push_back(static_cast<float>(means.At(i / tokens.dim, i % tokens.dim)));
+    out.value_means.push_back(static_cast<float>(value_means.At(i / tokens.dim, i % tokens.dim)));
   }
   return out;
 }
@@ -133,11 +141,23 @@ TEST_P(ClusterKernelsTest, EqualsThePlainDefinition) {
   }
 }
 
+// How far from the exact mean it may be stored: half a step of the type, and its own rounding.
+double StoredWithin(IndexType type, double mean, double largest) {
+  const double code = largest / kMaxIndexCode * (1 + std::ldexp(1.0, -7));  // a scale is a bf16
+  return type == IndexType::kInt8 ? code / 2 + 1e-5 : std::ldexp(std::abs(mean), -8) + 1e-5;
+}
+
 TEST_P(ClusterKernelsTest, EveryTokenIsInOneClusterAndMeansAreThoseOfMembers) {
   SPINDLE_TABLE_OR_SKIP(table, GetParam());
-  for (const uint32_t dim : {64U, 80U, 128U}) {
+  for (const auto& [type, dim] :
+       std::vector<std::pair<IndexType, uint32_t>>{{IndexType::kBf16, 64U},
+                                                   {IndexType::kBf16, 80U},
+                                                   {IndexType::kBf16, 128U},
+                                                   {IndexType::kInt8, 64U},
+                                                   {IndexType::kInt8, 80U},
+                                                   {IndexType::kInt8, 128U}}) {
     const Tokens tokens = RandomTokens(1008, dim, DType::kBF16, rng_);
-    const Clusters clusters = Cluster(*table, tokens, 63, 5);
+    const Clusters clusters = Cluster(*table, tokens, 63, 5, type);
     std::vector<uint16_t> sorted = clusters.tokens;
     std::ranges::sort(sorted);
     std::vector<uint16_t> all(tokens.num);
@@ -149,16 +169,20 @@ TEST_P(ClusterKernelsTest, EveryTokenIsInOneClusterAndMeansAreThoseOfMembers) {
       const uint32_t end = clusters.begins[i + 1];
       ASSERT_LT(begin, end);
       EXPECT_TRUE(std::is_sorted(clusters.tokens.begin() + begin, clusters.tokens.begin() + end));
-      for (uint32_t d = 0; d < dim; ++d) {
-        double key = 0;
-        double value = 0;
-        for (uint32_t j = begin; j < end; ++j) {
-          key += double{tokens.keys[size_t{clusters.tokens[j]} * dim + d]} / (end - begin);
-          value += double{tokens.values[size_t{clusters.tokens[j]} * dim + d]} / (end - begin);
+      for (const auto& [rows, stored] : {std::pair{&tokens.keys, &clusters.key_means},
+                                         std::pair{&tokens.values, &clusters.value_means}}) {
+        std::vector<double> mean(dim);
+        double largest = 0;
+        for (uint32_t d = 0; d < dim; ++d) {
+          for (uint32_t j = begin; j < end; ++j) {
+            mean[d] += double{(*rows)[size_t{clusters.tokens[j]} * dim + d]} / (end - begin);
+          }
+          largest = std::max(largest, std::abs(mean[d]));
         }
-        EXPECT_NEAR(clusters.key_means[size_t{i} * dim + d], key, (1 + std::abs(key)) * kTolerance);
-        EXPECT_NEAR(
-            clusters.value_means[size_t{i} * dim + d], value, (1 + std::abs(value)) * kTolerance);
+        for (uint32_t d = 0; d < dim; ++d) {
+          EXPECT_NEAR(
+              (*stored)[size_t{i} * dim + d], mean[d], StoredWithin(type, mean[d], largest));
+        }
       }
     }
   }
@@ -218,6 +242,7 @@ TEST_P(ClusterKernelsTest, RefusesWhatItCannotCluster) {
                          .type = DType::kF32,
                          .iterations = 5,
                          .scratch = nullptr,
+                         .index_type = IndexType::kBf16,
                          .key_means = nullptr,
                          .value_means = nullptr,
                          .begins = nullptr,
@@ -239,9 +264,9 @@ TEST_P(ClusterKernelsTest, RefusesWhatItCannotCluster) {
 
 // Blobs as an index keeps them: begins, then value means.
 struct EstimateCase {
-  EstimateCase(uint32_t num_segments, uint32_t head_dim) : dim(head_dim) {
-    blobs.assign(num_segments,
-                 std::vector<uint8_t>(kValueOffset + 2 * size_t{kMaxSegmentClusters} * dim));
+  EstimateCase(uint32_t num_segments, uint32_t head_dim, IndexType type = IndexType::kBf16)
+      : dim(head_dim), block(ClusterVectors(type, head_dim)) {
+    blobs.assign(num_segments, std::vector<uint8_t>(kValueOffset + BlockBytes(block)));
     chosen.resize(num_segments);
   }
 
@@ -254,11 +279,27 @@ struct EstimateCase {
       const auto stored = static_cast<uint16_t>(end);
       std::memcpy(blob.data() + 2 * size_t{i}, &stored, 2);
     }
+    uint8_t* const values = blob.data() + kValueOffset;
+    uint8_t* const vector = values + cluster * VectorBytes(block);
+    constexpr float kScale = 1.0F / 32;
     for (uint32_t d = 0; d < dim; ++d) {
       const uint16_t half = FloatToBf16(mean[d]);
-      std::memcpy(blob.data() + kValueOffset + 2 * (size_t{cluster} * dim + d), &half, 2);
+      if (block.type == IndexType::kInt8) {
+        vector[d] = static_cast<uint8_t>(std::lround(mean[d] / kScale));
+      } else {
+        std::memcpy(vector + 2 * size_t{d}, &half, 2);
+      }
+    }
+    if (block.type == IndexType::kInt8) {
+      const uint16_t scale = FloatToBf16(kScale);
+      std::memcpy(values + ScalesOffset(block) + 2 * size_t{cluster}, &scale, 2);
     }
     chosen[segment] |= uint64_t{1} << cluster;
+  }
+
+  [[nodiscard]] double Value(uint32_t place, uint32_t d) const {
+    return test::ElementOf(
+        block, &blobs[place / kMaxSegmentClusters][kValueOffset], place % kMaxSegmentClusters, d);
   }
 
   // States [num_queries][dim + 2].
@@ -276,6 +317,7 @@ struct EstimateCase {
     std::vector<float> states(size_t{num_queries} * (dim + 2), 99.0F);
     table.estimate_clusters({.blobs = addresses.data(),
                              .num_segments = num_segments,
+                             .index_type = block.type,
                              .value_offset = kValueOffset,
                              .begins_offset = 0,
                              .chosen = chosen.data(),
@@ -290,6 +332,7 @@ struct EstimateCase {
 
   static constexpr size_t kValueOffset = 192;
   uint32_t dim;
+  VectorBlock block;
   std::vector<std::vector<uint8_t>> blobs;
   std::vector<uint64_t> chosen;
 };
@@ -361,12 +404,11 @@ TEST_P(ClusterKernelsTest, EstimatesAreAveragesOverWeightedMeans) {
     const uint32_t dim = 16 * (1 + static_cast<uint32_t>(rng_() % 8));
     const uint32_t num_segments = 1 + static_cast<uint32_t>(rng_() % 4);
     const float softcap = round % 3 == 0 ? 20.0F : 0.0F;
-    EstimateCase c(num_segments, dim);
+    EstimateCase c(num_segments, dim, round % 2 == 0 ? IndexType::kBf16 : IndexType::kInt8);
 
     struct Chosen {
       uint32_t place;
       uint32_t count;
-      std::vector<float> mean;
     };
 
     std::vector<Chosen> all;
@@ -375,13 +417,9 @@ TEST_P(ClusterKernelsTest, EstimatesAreAveragesOverWeightedMeans) {
       for (uint32_t i = 0; i < kMaxSegmentClusters; ++i) {
         if (rng_() % 3 == 0 && round != 7) {
           const uint32_t count = 1 + static_cast<uint32_t>(rng_() % 15);
-          std::vector<float> mean = RandomFloats(dim, rng_);
-          for (float& x : mean) {
-            x = Bf16ToFloat(FloatToBf16(x));
-          }
           end += count;
-          c.SetCluster(segment, i, end, mean);
-          all.push_back({segment * kMaxSegmentClusters + i, count, mean});
+          c.SetCluster(segment, i, end, RandomFloats(dim, rng_));
+          all.push_back({segment * kMaxSegmentClusters + i, count});
         }
       }
     }
@@ -408,7 +446,7 @@ TEST_P(ClusterKernelsTest, EstimatesAreAveragesOverWeightedMeans) {
         const double weight = of.count * std::exp(logit(of) - most);
         total += weight;
         for (uint32_t d = 0; d < dim; ++d) {
-          sum[d] += weight * double{of.mean[d]};
+          sum[d] += weight * c.Value(of.place, d);
         }
       }
       if (all.empty()) {

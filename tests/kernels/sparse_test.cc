@@ -9,8 +9,8 @@
 
 #include <gtest/gtest.h>
 
+#include "index_support.h"
 #include "kernel_cases.h"
-#include "kernels/codes.h"
 #include "kernels/registry.h"
 #include "support/random_seed.h"
 
@@ -19,22 +19,26 @@ namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-uint32_t Below(std::mt19937& rng, uint32_t n) {
-  return static_cast<uint32_t>(rng() % n);
-}
-
 class SparseKernelsTest : public testing::TestWithParam<Isa> {};
 
 // Index vectors in blobs of a stripe each, with bytes before and behind them.
 struct Index {
-  Index(uint32_t num_blobs, uint32_t vectors, uint32_t elements, std::mt19937& rng)
-      : per_blob(vectors), dim(elements), offset(96) {
+  Index(uint32_t num_blobs, const VectorBlock& vectors, std::mt19937& rng)
+      : block(vectors), offset(96) {
     std::normal_distribution<float> normal;
     for (uint32_t i = 0; i < num_blobs; ++i) {
-      blobs.emplace_back(offset + size_t{per_blob} * dim * 2 + 32, uint8_t{0xFF});
-      for (uint32_t j = 0; j < per_blob * dim; ++j) {
-        const uint16_t half = FloatToBf16(normal(rng));
-        std::memcpy(&blobs.back()[offset + 2 * size_t{j}], &half, sizeof(half));
+      blobs.emplace_back(offset + BlockBytes(block) + 32, uint8_t{0xFF});
+      uint8_t* const data = blobs.back().data() + offset;
+      const bool is_int8 = block.type == IndexType::kInt8;
+      for (size_t j = 0; is_int8 && j < ScalesOffset(block); ++j) {
+        data[j] = static_cast<uint8_t>(static_cast<int>(Below(rng, 255)) - 127);
+      }
+      // Scales, or all elements.
+      for (size_t j = is_int8 ? ScalesOffset(block) / 2 : 0;
+           j < ScalesOffset(block) / 2 + (is_int8 ? block.count : 0);
+           ++j) {
+        const uint16_t half = FloatToBf16(is_int8 ? std::abs(normal(rng)) / 127 : normal(rng));
+        std::memcpy(data + 2 * j, &half, sizeof(half));
       }
     }
     for (const std::vector<uint8_t>& blob : blobs) {
@@ -43,14 +47,11 @@ struct Index {
   }
 
   [[nodiscard]] double At(uint32_t partition, uint32_t d) const {
-    uint16_t half;
-    const std::vector<uint8_t>& blob = blobs[partition / per_blob];
-    std::memcpy(&half, &blob[offset + 2 * (size_t{partition % per_blob} * dim + d)], sizeof(half));
-    return double{Bf16ToFloat(half)};
+    return test::ElementOf(
+        block, &blobs[partition / block.count][offset], partition % block.count, d);
   }
 
-  uint32_t per_blob;
-  uint32_t dim;
+  VectorBlock block;
   size_t offset;
   std::vector<std::vector<uint8_t>> blobs;
   std::vector<const uint8_t*> addresses;
@@ -60,8 +61,14 @@ TEST_P(SparseKernelsTest, ScoresAreProductsOfQueriesAndVectors) {
   SPINDLE_TABLE_OR_SKIP(table, GetParam());
   std::mt19937 rng(static_cast<uint32_t>(test::RandomSeed(5)));
   for (const uint32_t dim : {16U, 64U, 80U, 128U, 256U, 512U}) {
-    for (const uint32_t per_blob : {1U, 4U, 8U}) {
-      const Index index(9, per_blob, dim, rng);
+    for (const auto& [type, per_blob] :
+         std::vector<std::pair<IndexType, uint32_t>>{{IndexType::kBf16, 1U},
+                                                     {IndexType::kBf16, 4U},
+                                                     {IndexType::kBf16, 8U},
+                                                     {IndexType::kInt8, 1U},
+                                                     {IndexType::kInt8, 4U},
+                                                     {IndexType::kInt8, 8U}}) {
+      const Index index(9, {type, per_blob, dim}, rng);
       for (const uint32_t num_queries : {1U, 2U, 3U, 4U, 7U, 16U}) {
         const std::vector<float> q = RandomFloats(size_t{num_queries} * dim, rng);
         const uint32_t first = Below(rng, 8 * per_blob);
@@ -69,8 +76,7 @@ TEST_P(SparseKernelsTest, ScoresAreProductsOfQueriesAndVectors) {
         std::vector<float> scores(size_t{num_queries} * count + 1, 77.0F);
         const ScorePartitionsArgs args{.blobs = index.addresses.data(),
                                        .offset = index.offset,
-                                       .per_blob = per_blob,
-                                       .dim = dim,
+                                       .vectors = index.block,
                                        .first_partition = first,
                                        .num_partitions = count,
                                        .q = q.data(),
@@ -86,8 +92,9 @@ TEST_P(SparseKernelsTest, ScoresAreProductsOfQueriesAndVectors) {
               expected += product;
               magnitude += std::abs(product);
             }
-            // Every addition of a chain of dim / 16 and a tree of 4 rounds once.
-            const double bound = (dim / 16.0 + 5) * std::ldexp(1.0, -24) * magnitude;
+            // Every addition of a chain of dim / 16 and a tree of 4 rounds once, and so does the
+            // product with a scale.
+            const double bound = (dim / 16.0 + 6) * std::ldexp(1.0, -24) * magnitude;
             ASSERT_NEAR(scores[i * size_t{count} + j], expected, bound);
           }
         }
@@ -100,14 +107,13 @@ TEST_P(SparseKernelsTest, ScoresAreProductsOfQueriesAndVectors) {
 TEST_P(SparseKernelsTest, ScoresOfAPartitionDoNotDependOnTheOthers) {
   SPINDLE_TABLE_OR_SKIP(table, GetParam());
   std::mt19937 rng(static_cast<uint32_t>(test::RandomSeed(6)));
-  const Index index(6, 4, 128, rng);
+  const Index index(6, {IndexType::kInt8, 4, 128}, rng);
   const std::vector<float> q = RandomFloats(3 * 128, rng);
   const auto score = [&](uint32_t first, uint32_t count) {
     std::vector<float> scores(3 * size_t{count});
     EXPECT_EQ(table->score_partitions({index.addresses.data(),
                                        index.offset,
-                                       4,
-                                       128,
+                                       index.block,
                                        first,
                                        count,
                                        q.data(),
@@ -130,8 +136,7 @@ TEST_P(SparseKernelsTest, RefusesShapesItCannotRead) {
   for (const auto& [dim, per_blob, queries] : std::vector<std::array<uint32_t, 3>>{
            {24, 1, 1}, {0, 1, 1}, {528, 1, 1}, {64, 0, 1}, {64, 1, 0}, {64, 1, 17}}) {
     ScorePartitionsArgs args{};
-    args.dim = dim;
-    args.per_blob = per_blob;
+    args.vectors = {.count = per_blob, .dim = dim};
     args.num_queries = queries;
     EXPECT_EQ(table->score_partitions(args), kInvalidArgument);
   }
@@ -236,33 +241,6 @@ TEST_P(SparseKernelsTest, TheBestComeWithTiesByPosition) {
   }
 }
 
-// Keys of a stripe in pages, K half then V half.
-struct Stripe {
-  Stripe(DType kv_type, uint32_t head_dim, uint32_t page_tokens, std::mt19937& rng)
-      : type(kv_type),
-        row_bytes(RowBytes(kv_type, head_dim)),
-        bytes(RandomRows(kv_type, 2 * 64, head_dim, rng)),
-        keys{bytes.data(), page_tokens, 2 * page_tokens * row_bytes, head_dim, kv_type} {}
-
-  [[nodiscard]] float At(uint32_t lane, uint32_t d) const {
-    const uint8_t* const key = bytes.data() + lane / keys.page_tokens * keys.page_bytes +
-                               lane % keys.page_tokens * row_bytes;
-    if (type == DType::kF32) {
-      float value;
-      std::memcpy(&value, key + 4 * size_t{d}, sizeof(value));
-      return value;
-    }
-    uint16_t half;
-    std::memcpy(&half, key + 2 * size_t{d}, sizeof(half));
-    return Bf16ToFloat(half);
-  }
-
-  DType type;
-  size_t row_bytes;
-  std::vector<uint8_t> bytes;
-  StripeKeys keys;
-};
-
 TEST_P(SparseKernelsTest, TheBestThatFitGoUpToTheFirstThatDoesNot) {
   SPINDLE_TABLE_OR_SKIP(table, GetParam());
   std::mt19937 rng(static_cast<uint32_t>(test::RandomSeed(6)));
@@ -320,8 +298,8 @@ TEST_P(SparseKernelsTest, BoundsHoldAndAreTheClosest) {
         const Stripe stripe(type, head_dim, page_tokens, rng);
         for (const auto& [first, count] : std::vector<std::pair<uint32_t, uint32_t>>{
                  {0, 16}, {48, 16}, {5, 1}, {7, 40}, {0, 64}}) {
-          std::vector<uint16_t> out(2 * size_t{head_dim} + 1, 0xBEEF);
-          ASSERT_EQ(table->key_bounds({stripe.keys, first, count, out.data()}), kOk);
+          Vectors out({IndexType::kBf16, 1, 2 * head_dim});
+          ASSERT_EQ(table->key_bounds({stripe.keys, first, count, out.Place(0)}), kOk);
           for (uint32_t d = 0; d < head_dim; ++d) {
             float max = stripe.At(first, d);
             float min = max;
@@ -329,8 +307,8 @@ TEST_P(SparseKernelsTest, BoundsHoldAndAreTheClosest) {
               max = std::max(max, stripe.At(lane, d));
               min = std::min(min, stripe.At(lane, d));
             }
-            const float upper = Bf16ToFloat(out[d]);
-            const float lower = Bf16ToFloat(out[head_dim + d]);
+            const double upper = out.At(0, d);
+            const double lower = out.At(0, head_dim + d);
             ASSERT_GE(upper, max);
             ASSERT_LE(lower, min);
             if (type == DType::kBF16) {
@@ -341,7 +319,7 @@ TEST_P(SparseKernelsTest, BoundsHoldAndAreTheClosest) {
               ASSERT_LE(min - lower, std::ldexp(std::abs(min), -7));
             }
           }
-          ASSERT_EQ(out.back(), 0xBEEF);
+          ASSERT_TRUE(out.IsIntactBehind());
         }
       }
     }
@@ -374,16 +352,16 @@ TEST_P(SparseKernelsTest, MeansAndTheLeastParallelKey) {
           }
           least = std::min(least, dot / std::sqrt(mean_square * square));
         }
-        std::vector<uint16_t> out(head_dim + 1, 0xBEEF);
+        Vectors out({IndexType::kBf16, 1, head_dim});
         float cosine = 0;
-        ASSERT_EQ(table->key_mean({stripe.keys, first, count, out.data(), &cosine}), kOk);
+        ASSERT_EQ(table->key_mean({stripe.keys, first, count, out.Place(0), &cosine}), kOk);
         for (uint32_t d = 0; d < head_dim; ++d) {
           // Half a bf16 step, and the rounding of the sum.
           const double bound = std::ldexp(std::abs(mean[d]), -8) + 1e-5;
-          ASSERT_NEAR(Bf16ToFloat(out[d]), mean[d], bound);
+          ASSERT_NEAR(out.At(0, d), mean[d], bound);
         }
         ASSERT_NEAR(cosine, least, 1e-5);
-        ASSERT_EQ(out.back(), 0xBEEF);
+        ASSERT_TRUE(out.IsIntactBehind());
       }
     }
   }
@@ -395,11 +373,11 @@ TEST_P(SparseKernelsTest, AKeyThatIsNoNumberShowsInItsBounds) {
   for (const uint16_t bad : {uint16_t{0x7FC0}, uint16_t{0x7F80}, uint16_t{0xFF80}}) {
     Stripe stripe(DType::kBF16, 64, 16, rng);
     std::memcpy(&stripe.bytes[stripe.row_bytes * 3 + 2 * 20], &bad, sizeof(bad));
-    std::vector<uint16_t> out(128);
-    ASSERT_EQ(table->key_bounds({stripe.keys, 0, 16, out.data()}), kOk);
+    Vectors out({IndexType::kBf16, 1, 128});
+    ASSERT_EQ(table->key_bounds({stripe.keys, 0, 16, out.Place(0)}), kOk);
     for (uint32_t d = 0; d < 64; ++d) {
-      EXPECT_EQ(std::isnan(Bf16ToFloat(out[d])), d == 20);
-      EXPECT_EQ(std::isnan(Bf16ToFloat(out[64 + d])), d == 20);
+      EXPECT_EQ(std::isnan(out.At(0, d)), d == 20);
+      EXPECT_EQ(std::isnan(out.At(0, 64 + d)), d == 20);
     }
   }
 }

@@ -67,7 +67,7 @@ std::optional<serving::ApiError> RefuseUnsupported(const v1::GenerateRequest& re
   if (request.has_constraint()) {
     return NotAvailable("constraint");
   }
-  if (request.output().stats() > v1::STATS_LEVEL_SUMMARY) {
+  if (!v1::StatsLevel_IsValid(request.output().stats())) {
     return NotAvailable("output.stats");
   }
   return std::nullopt;
@@ -182,6 +182,12 @@ uint32_t ResolveMaxTokens(uint32_t asked, const PreparedRequest& prepared, uint3
   return longest < max_model_len ? max_model_len - static_cast<uint32_t>(longest) : 1;
 }
 
+// More than a body beside it asks for, never less.
+void ApplyStats(const v1::OutputOptions& output, PreparedRequest* prepared) {
+  prepared->stats = prepared->stats || output.stats() != v1::STATS_LEVEL_NONE;
+  prepared->layer_stats = prepared->layer_stats || output.stats() == v1::STATS_LEVEL_PER_LAYER;
+}
+
 void ApplyStoppingAndOutput(const v1::GenerateRequest& request,
                             uint32_t max_model_len,
                             PreparedRequest* prepared) {
@@ -202,7 +208,7 @@ void ApplyStoppingAndOutput(const v1::GenerateRequest& request,
     prepared->echo = true;
   }
   prepared->progress = output.progress();
-  prepared->stats = output.stats() == v1::STATS_LEVEL_SUMMARY;
+  ApplyStats(output, prepared);
   prepared->audit_every = output.audit_every();
   prepared->stream = true;
 }
@@ -369,6 +375,16 @@ void ToStats(const engine::RequestStats& from, v1::Stats* to) {
   kv->set_host_cached_tokens(from.cached_tokens - std::min(from.disk_tokens, from.cached_tokens));
   kv->set_disk_cached_tokens(from.disk_tokens);
   ToSparseUse(from, to->mutable_sparse());
+  for (size_t i = 0; i < from.layers.size(); ++i) {
+    const sparse::LayerUse& use = from.layers[i];
+    v1::LayerUse* const layer = to->add_per_layer();
+    layer->set_layer(static_cast<uint32_t>(i));
+    layer->set_attended_fraction_mean(use.MeanShare());
+    layer->set_hit_rate(use.HitRate());
+    if (use.mass_rows > 0) {
+      layer->set_est_mass_mean(use.MeanMass());
+    }
+  }
 }
 
 v1::Choice* ChoiceAt(uint32_t index, v1::GenerateResult* result) {
@@ -441,7 +457,7 @@ Result<PreparedRequest> PrepareGenerate(const v1::GenerateRequest& request,
   }
   if (chat) {
     value.progress = value.progress || request.output().progress();
-    value.stats = value.stats || request.output().stats() == v1::STATS_LEVEL_SUMMARY;
+    ApplyStats(request.output(), &value);
   } else {
     ApplyStoppingAndOutput(request, service.max_model_len(), &value);
     if (request.has_sparse()) {

@@ -1,6 +1,7 @@
 #include "server/http/stats_format.h"
 
 #include <chrono>
+#include <span>
 #include <string_view>
 
 #include "server/http/json_writer.h"
@@ -79,6 +80,25 @@ void AppendSparse(const engine::RequestStats& stats, std::string* out) {
   AppendAudit(stats.audit, out);
 }
 
+void AppendLayers(std::span<const sparse::LayerUse> layers, std::string* out) {
+  AppendName("per_layer", out);
+  out->push_back('[');
+  for (size_t i = 0; i < layers.size(); ++i) {
+    const sparse::LayerUse& use = layers[i];
+    out->append(i == 0 ? "{" : ",{");
+    AppendCount("layer", i, out);
+    AppendShare("attended_fraction_mean", use.MeanShare(), out);
+    AppendShare("hit_rate", use.HitRate(), out);
+    if (use.mass_rows > 0) {
+      AppendShare("est_mass_mean", use.MeanMass(), out);
+    } else {
+      out->append(R"(,"est_mass_mean":null)");
+    }
+    out->push_back('}');
+  }
+  out->push_back(']');
+}
+
 }  // namespace
 
 void AppendStats(const serving::PreparedRequest& request,
@@ -105,6 +125,9 @@ void AppendStats(const serving::PreparedRequest& request,
   AppendCount("preemptions", stats.preemptions, out);
   out->append("}");
   AppendCount("seed", request.sampling.seed, out);
+  if (request.layer_stats) {
+    AppendLayers(stats.layers, out);
+  }
   out->push_back('}');
 }
 

@@ -40,8 +40,12 @@ std::span<const Knob> QuestAlgorithm::knobs() const {
   return kKnobs;
 }
 
+kernels::VectorBlock QuestAlgorithm::VectorsOf(uint32_t head_dim) const {
+  return {.type = index_type_, .count = kPagesPerStripe, .dim = 2 * head_dim};
+}
+
 uint32_t QuestAlgorithm::index_bytes(const kv::KvGeometry& geometry) const {
-  return kPagesPerStripe * 2 * geometry.head_dim * static_cast<uint32_t>(sizeof(uint16_t));
+  return static_cast<uint32_t>(kernels::BlockBytes(VectorsOf(geometry.head_dim)));
 }
 
 int QuestAlgorithm::BuildIndex(const IndexJob& job, const kernels::KernelTable& kernels) const {
@@ -51,7 +55,7 @@ int QuestAlgorithm::BuildIndex(const IndexJob& job, const kernels::KernelTable& 
         .keys = job.keys,
         .first_lane = page * kPageTokens,
         .num_lanes = kPageTokens,
-        .out = reinterpret_cast<uint16_t*>(job.index) + size_t{page} * 2 * job.keys.head_dim,
+        .out = {.block = VectorsOf(job.keys.head_dim), .data = job.index, .idx = page},
     };
     if (const int code = kernels.key_bounds(bounds); code != kernels::kOk) {
       return code;
@@ -70,7 +74,7 @@ void QuestAlgorithm::Select(const SelectJob& job,
     return;
   }
   WriteQuery(job, static_cast<float>(KnobOf(*job.settings, kBoundWeightKnob)), &workspace.query);
-  ScoreCandidates(job, pages, kPagesPerStripe, 2 * job.head_dim, workspace);
+  ScoreCandidates(job, pages, VectorsOf(job.head_dim), workspace);
   ReduceOverGroup(job, kernels::GroupReduction::kMaxLog, workspace);
   ChooseBest(wanted, workspace);
   WriteTiles(job, kPageTokens, pages, workspace.chosen, &out->tiles);

@@ -1,6 +1,6 @@
 // The index of one segment, layer and KV head: 64 places of clusters, of which the first ones are
 // taken, and the tokens by cluster.
-//   key means [64][head_dim] bf16 · value means the same · begins [65] · tokens [1024]
+//   key means [64] vectors · value means the same · begins [65] · tokens [1024]
 // Thread-safety: value type.
 #pragma once
 
@@ -10,6 +10,7 @@
 
 #include "base/prefix_key.h"
 #include "kernels/api/cluster.h"
+#include "sparse/index_type.h"
 
 namespace spindle::sparse {
 
@@ -17,8 +18,14 @@ struct ClusterIndex {
   static constexpr uint32_t kClusters = kernels::kMaxSegmentClusters;
 
   uint32_t head_dim;
+  IndexType type = IndexType::kBf16;
 
-  [[nodiscard]] size_t values_offset() const { return size_t{kClusters} * head_dim * 2; }
+  // Of key means, and of value means.
+  [[nodiscard]] kernels::VectorBlock means() const {
+    return kernels::ClusterVectors(type, head_dim);
+  }
+
+  [[nodiscard]] size_t values_offset() const { return kernels::BlockBytes(means()); }
 
   [[nodiscard]] size_t begins_offset() const { return 2 * values_offset(); }
 

@@ -11,6 +11,7 @@
 #include "base/status_macros.h"
 #include "sparse/dense/dense_algorithm.h"
 #include "sparse/fixed_partitions.h"
+#include "sparse/mass_estimate.h"
 #include "sparse/retroinfer/cluster_index.h"
 
 namespace spindle::sparse {
@@ -37,12 +38,13 @@ uint32_t CountSegments(const SelectJob& job) {
 class ZoneChoice {
  public:
   ZoneChoice(const SelectJob& job,
+             const ClusterIndex& layout,
              double estimated_share,
              uint32_t num_segments,
              SelectWorkspace& workspace)
       : job_(job),
         estimated_share_(estimated_share),
-        layout_{job.head_dim},
+        layout_(layout),
         num_segments_(num_segments),
         num_places_(num_segments * kClusters),
         workspace_(workspace) {
@@ -59,13 +61,7 @@ class ZoneChoice {
     Score();
     ReduceOverGroup(job_, kernels::GroupReduction::kSum, workspace_);
     DropEmpty();
-    workspace_.chosen.resize(num_segments_);
-    const uint32_t num_retrieved =
-        workspace_.kernels.select_within({.scores = workspace_.best.data(),
-                                          .weights = workspace_.sizes.data(),
-                                          .n = num_places_,
-                                          .budget = job_.budget_tokens,
-                                          .chosen = workspace_.chosen.data()});
+    const uint32_t num_retrieved = job_.keys == nullptr ? RetrieveBest() : RetrieveWithMass(out);
     AppendClusters(out);
     Estimate(num_retrieved, out);
   }
@@ -94,8 +90,7 @@ class ZoneChoice {
     workspace_.scores.resize(size_t{job_.group} * num_places_);
     SPINDLE_CHECK(workspace_.kernels.score_partitions({.blobs = job_.index.segments.data(),
                                                        .offset = job_.index.offset,
-                                                       .per_blob = kClusters,
-                                                       .dim = job_.head_dim,
+                                                       .vectors = layout_.means(),
                                                        .first_partition = 0,
                                                        .num_partitions = num_places_,
                                                        .q = workspace_.query.data(),
@@ -116,6 +111,33 @@ class ZoneChoice {
         workspace_.best[i] = std::numeric_limits<float>::quiet_NaN();
       }
     }
+  }
+
+  // As many as the budget allows; returns their number.
+  uint32_t RetrieveBest() {
+    workspace_.chosen.resize(num_segments_);
+    return workspace_.kernels.select_within({.scores = workspace_.best.data(),
+                                             .weights = workspace_.sizes.data(),
+                                             .n = num_places_,
+                                             .budget = job_.budget_tokens,
+                                             .chosen = workspace_.chosen.data()});
+  }
+
+  // The same, or as few as top_p_mass needs. The steady zone is in out->tiles.
+  uint32_t RetrieveWithMass(Selection* out) {
+    const MassEstimate estimate(job_, out->tiles, workspace_);
+    if (job_.settings->top_p_mass == 0) {
+      const uint32_t num_retrieved = RetrieveBest();
+      out->mass = estimate.ShareOf(workspace_.chosen);
+      return num_retrieved;
+    }
+    out->mass = estimate.ChooseCovering(job_.settings->top_p_mass,
+                                        {.most = job_.budget_tokens, .of_tokens = true});
+    uint32_t num_retrieved = 0;
+    for (const uint64_t chosen : workspace_.chosen) {
+      num_retrieved += static_cast<uint32_t>(std::popcount(chosen));
+    }
+    return num_retrieved;
   }
 
   void AppendClusters(Selection* out) const {
@@ -155,6 +177,7 @@ class ZoneChoice {
     workspace_.kernels.estimate_clusters({
         .blobs = job_.index.segments.data(),
         .num_segments = num_segments_,
+        .index_type = layout_.type,
         .value_offset = job_.index.offset + layout_.values_offset(),
         .begins_offset = job_.index.offset + layout_.begins_offset(),
         .chosen = workspace_.chosen.data(),
@@ -198,11 +221,11 @@ std::span<const Knob> RetroInferAlgorithm::knobs() const {
 }
 
 uint32_t RetroInferAlgorithm::index_bytes(const kv::KvGeometry& geometry) const {
-  return static_cast<uint32_t>(ClusterIndex{geometry.head_dim}.bytes());
+  return static_cast<uint32_t>(ClusterIndex{geometry.head_dim, index_type_}.bytes());
 }
 
 int RetroInferAlgorithm::BuildSegment(const SegmentJob& job, BuildWorkspace& workspace) const {
-  const ClusterIndex layout{job.geometry->head_dim};
+  const ClusterIndex layout{job.geometry->head_dim, index_type_};
   const uint32_t first = job.segment == 0 ? kSinkTokens : 0;
   const uint32_t num_tokens = kTokens - first;
   const uint32_t num_clusters = num_tokens / kClusterTokens;
@@ -226,8 +249,9 @@ int RetroInferAlgorithm::BuildSegment(const SegmentJob& job, BuildWorkspace& wor
       .type = job.geometry->type,
       .iterations = kIterations,
       .scratch = workspace.scratch.data(),
-      .key_means = reinterpret_cast<uint16_t*>(job.index),
-      .value_means = reinterpret_cast<uint16_t*>(job.index + layout.values_offset()),
+      .index_type = layout.type,
+      .key_means = job.index,
+      .value_means = job.index + layout.values_offset(),
       .begins = begins,
       .tokens = tokens,
       .num_non_empty = &num_found,
@@ -242,14 +266,20 @@ int RetroInferAlgorithm::BuildSegment(const SegmentJob& job, BuildWorkspace& wor
 void RetroInferAlgorithm::Select(const SelectJob& job,
                                  SelectWorkspace& workspace,
                                  Selection* out) const {
+  out->mass = job.keys == nullptr ? Selection::kNoEstimate : 1;  // of everything
   const uint32_t num_tokens = job.num_tokens();
   const uint32_t num_segments = CountSegments(job);
   if (num_segments == 0) {
     AppendAllTiles(num_tokens, &out->tiles);
     return;
   }
-  ZoneChoice zones(job, KnobOf(*job.settings, kEstimatedShareKnob), num_segments, workspace);
-  if (zones.TakesAll() && !job.settings->always_ranks) {
+  ZoneChoice zones(job,
+                   ClusterIndex{job.head_dim, index_type_},
+                   KnobOf(*job.settings, kEstimatedShareKnob),
+                   num_segments,
+                   workspace);
+  const bool covers = job.keys != nullptr && job.settings->top_p_mass > 0;
+  if (zones.TakesAll() && !covers && !job.settings->always_ranks) {
     AppendAllTiles(num_tokens, &out->tiles);
     return;
   }

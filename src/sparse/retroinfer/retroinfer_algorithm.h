@@ -7,9 +7,13 @@
 // Differences from the publication: clusters never span segments, so that sequences share the index
 // of a shared segment and generated text is indexed like a prompt; the token budget says how many
 // tokens are retrieved, where it speaks of a share of clusters; zones are cut at whole clusters.
-// Thread-safety: stateless.
+// Clusters estimate attention mass (MassEstimate): that of the steady and the retrieval zone of all
+// there is; the estimation zone is not attended to.
+// Index: 7.1 % of the KV bytes with head_dim 64 and 6.7 % with 128, 4.1 % and 3.6 % in int8.
+// Thread-safety: immutable.
 #pragma once
 
+#include "sparse/index_type.h"
 #include "sparse/sparse_algorithm.h"
 
 namespace spindle::sparse {
@@ -23,6 +27,8 @@ class RetroInferAlgorithm final : public SparseAlgorithm {
   // Of all clusters, that are estimated unless a request says otherwise.
   static constexpr double kEstimatedShare = 0.232;
 
+  explicit RetroInferAlgorithm(IndexType index_type = IndexType::kBf16) : index_type_(index_type) {}
+
   [[nodiscard]] std::string_view name() const override { return "retroinfer"; }
 
   [[nodiscard]] absl::Status CheckSettings(const SparseSettings& settings) const override;
@@ -31,8 +37,12 @@ class RetroInferAlgorithm final : public SparseAlgorithm {
 
   [[nodiscard]] std::span<const Knob> knobs() const override;
 
+  [[nodiscard]] bool mass_estimate() const override { return true; }
+
   // An estimation zone is a state of the row's own queries.
   [[nodiscard]] bool can_hold() const override { return false; }
+
+  [[nodiscard]] Digest fingerprint() const override { return IndexFingerprint(index_type_); }
 
   [[nodiscard]] IndexUnit index_unit() const override { return IndexUnit::kSegment; }
 
@@ -41,6 +51,9 @@ class RetroInferAlgorithm final : public SparseAlgorithm {
   [[nodiscard]] int BuildSegment(const SegmentJob& job, BuildWorkspace& workspace) const override;
 
   void Select(const SelectJob& job, SelectWorkspace& workspace, Selection* out) const override;
+
+ private:
+  const IndexType index_type_;
 };
 
 }  // namespace spindle::sparse

@@ -145,8 +145,7 @@ void SeerAlgorithm::ScoreBlocks(const SelectJob& job, SelectWorkspace& workspace
   workspace.scores.assign(complete + (has_open ? 1 : 0), 0.0F);
   const kernels::ScorePartitionsArgs args{.blobs = job.index.stripes.data(),
                                           .offset = job.index.offset,
-                                          .per_blob = 1,
-                                          .dim = gates_.width,
+                                          .vectors = {.count = 1, .dim = gates_.width},
                                           .first_partition = 0,
                                           .num_partitions = complete,
                                           .q = workspace.query.data(),

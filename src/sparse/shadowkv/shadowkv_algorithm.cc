@@ -6,7 +6,6 @@
 #include <limits>
 
 #include "base/prefix_key.h"
-#include "sparse/fixed_partitions.h"
 #include "sparse/mass_estimate.h"
 
 namespace spindle::sparse {
@@ -22,32 +21,35 @@ uint16_t DeviationOf(float least_cosine) {
   return std::isnan(least_cosine) ? kNoDeviation : static_cast<uint16_t>(std::lround(deviation));
 }
 
-size_t DeviationOffset(uint32_t head_dim) {
-  return size_t{kChunksPerStripe} * head_dim * sizeof(uint16_t);
+}  // namespace
+
+kernels::VectorBlock ShadowKvAlgorithm::LandmarksOf(uint32_t head_dim) const {
+  return {.type = index_type_, .count = kChunksPerStripe, .dim = head_dim};
 }
 
 // Deviations of the candidates into workspace.best.
-void ReadDeviations(const SelectJob& job, PartitionRange chunks, SelectWorkspace& workspace) {
+void ShadowKvAlgorithm::ReadDeviations(const SelectJob& job,
+                                       PartitionRange chunks,
+                                       SelectWorkspace& workspace) const {
+  const size_t deviations = kernels::BlockBytes(LandmarksOf(job.head_dim));
   workspace.best.resize(chunks.size());
   for (uint32_t chunk = chunks.begin; chunk < chunks.end; ++chunk) {
     uint16_t deviation = 0;
     std::memcpy(&deviation,
-                job.index.stripes[chunk / kChunksPerStripe] + job.index.offset +
-                    DeviationOffset(job.head_dim) + chunk % kChunksPerStripe * sizeof(deviation),
+                job.index.stripes[chunk / kChunksPerStripe] + job.index.offset + deviations +
+                    chunk % kChunksPerStripe * sizeof(deviation),
                 sizeof(deviation));
     workspace.best[chunk - chunks.begin] = deviation;
   }
 }
 
-}  // namespace
-
 uint32_t ShadowKvAlgorithm::index_bytes(const kv::KvGeometry& geometry) const {
-  return static_cast<uint32_t>(DeviationOffset(geometry.head_dim)) +
-         kChunksPerStripe * static_cast<uint32_t>(sizeof(uint16_t));
+  return static_cast<uint32_t>(kernels::BlockBytes(LandmarksOf(geometry.head_dim)) +
+                               kChunksPerStripe * sizeof(uint16_t));
 }
 
 int ShadowKvAlgorithm::BuildIndex(const IndexJob& job, const kernels::KernelTable& kernels) const {
-  const uint32_t d = job.keys.head_dim;
+  const kernels::VectorBlock landmarks = LandmarksOf(job.keys.head_dim);
   for (uint32_t chunk = job.lane_begin / kChunkTokens; chunk < job.lane_end / kChunkTokens;
        ++chunk) {
     float least_cosine = 0;
@@ -55,15 +57,16 @@ int ShadowKvAlgorithm::BuildIndex(const IndexJob& job, const kernels::KernelTabl
         .keys = job.keys,
         .first_lane = chunk * kChunkTokens,
         .num_lanes = kChunkTokens,
-        .mean = reinterpret_cast<uint16_t*>(job.index) + size_t{chunk} * d,
+        .mean = {.block = landmarks, .data = job.index, .idx = chunk},
         .least_cosine = &least_cosine,
     });
     if (code != kernels::kOk) {
       return code;
     }
     const uint16_t deviation = DeviationOf(least_cosine);
-    std::memcpy(
-        job.index + DeviationOffset(d) + chunk * sizeof(deviation), &deviation, sizeof(deviation));
+    std::memcpy(job.index + kernels::BlockBytes(landmarks) + chunk * sizeof(deviation),
+                &deviation,
+                sizeof(deviation));
   }
   return kernels::kOk;
 }
@@ -89,7 +92,7 @@ void ShadowKvAlgorithm::Select(const SelectJob& job,
   workspace.kept = workspace.chosen;
 
   workspace.query.assign(job.q, job.q + size_t{job.group} * job.head_dim);
-  ScoreCandidates(job, chunks, kChunksPerStripe, job.head_dim, workspace);
+  ScoreCandidates(job, chunks, LandmarksOf(job.head_dim), workspace);
   // Outliers are taken already: the softmax is over the others.
   for (uint32_t i = 0; i < chunks.size(); ++i) {
     if ((workspace.kept[i / 64] >> (i % 64) & 1U) != 0) {

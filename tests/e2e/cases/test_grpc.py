@@ -105,8 +105,11 @@ class GrpcTest(unittest.TestCase):
         self.assertEqual((stats.kv.host_cached_tokens, stats.kv.disk_cached_tokens), (256, 0))
         self.assertEqual(stats.kv.bytes, 5 * 64 * 23040)
         self.assertGreaterEqual(stats.ttft_ms, stats.queue_ms)
-        self.assert_code(grpc.StatusCode.INVALID_ARGUMENT,
-                         self.inference.Generate(request(output=pb.OutputOptions(stats=pb.STATS_LEVEL_PER_LAYER)), metadata=AUTH))
+        self.assertEqual(len(stats.per_layer), 0)
+        long.output.stats = pb.STATS_LEVEL_PER_LAYER
+        layers = self.inference.GenerateUnary(long, metadata=AUTH).stats.per_layer
+        self.assertEqual([layer.layer for layer in layers], list(range(30)))
+        self.assertEqual({(layer.attended_fraction_mean, layer.hit_rate, layer.HasField("est_mass_mean")) for layer in layers}, {(1, 1, False)})
 
     def test_several_choices(self):
         events = list(self.inference.Generate(request(sampling=pb.Sampling(temperature=1, seed=5, n=3)), metadata=AUTH))

@@ -121,6 +121,7 @@ class LifecycleTest(unittest.TestCase):
         self.assertEqual(config["kv-host-bytes"], {"value": kv["tiers"][0]["capacity_bytes"], "given": None, "source": "default"})
         self.assertEqual(config["max-queue-tokens"]["value"], 8 * 2048)
         self.assertEqual(config["kv-cache-dtype"]["value"], "bf16")
+        self.assertEqual(config["sparse-index-dtype"], {"value": "bf16", "given": None, "source": "default"})
         self.assertGreater(config["threads"]["value"], 0)
         self.assertEqual(config["isa"]["value"], self.server.request("GET", "/version", key=None).json["isa"])
         self.assertEqual(config["stream-stall-timeout"]["value"], 60)

@@ -63,6 +63,20 @@ class SparseTest(unittest.TestCase):
             self.assertEqual(after - before, 23)  # the first token comes from the prompt's last row
             self.assertEqual(self.answer(sparse=sparse), self.answer(sparse=sparse))
 
+    def test_indexes_in_int8(self):
+        with Server("--threads", "2", "--sparse-index-dtype", "int8") as server:
+            for algorithm in ("quest", "shadowkv", "retroinfer"):
+                small = {"algorithm": algorithm, "budget_tokens": 128, "min_context": 0}
+                everything = {"algorithm": algorithm, "budget_fraction": 1, "min_context": 0}
+                self.assertEqual(self.answer(sparse=everything, server=server), self.dense, algorithm)
+                stats = self.ask(sparse=small, server=server)["spindle"]["sparse"]
+                wide = self.ask(sparse=small)["spindle"]["sparse"]
+                # Other vectors choose other positions, but as many of them; clusters are whole.
+                within = 0.02 if algorithm == "retroinfer" else 0.002
+                self.assertAlmostEqual(stats["attended_fraction_mean"], wide["attended_fraction_mean"], delta=within)
+                self.assertNotEqual(self.answer(sparse=small, server=server), self.dense)
+                self.assertEqual(self.answer(sparse=small, server=server), self.answer(sparse=small, server=server))
+
     def test_dense_layers_raise_nothing_in_the_shares(self):
         sparse = {"algorithm": "quest", "budget_tokens": 64, "min_context": 0}
         some = self.answer(sparse={**sparse, "dense_layers": "first:2,last:1"})

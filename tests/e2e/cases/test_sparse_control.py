@@ -90,6 +90,21 @@ class SparseControlTest(unittest.TestCase):
         self.assertIsNone(self.stats(self.ask(sparse={"algorithm": "quest", "budget_tokens": 128, "min_context": 0}))["est_mass_mean"])
         self.assertIsNone(self.stats(self.ask())["est_mass_mean"])
 
+    def test_statistics_of_layers(self):
+        sparse = {**SHADOW, "budget_tokens": 128, "dense_layers": [0, 7]}
+        self.assertNotIn("per_layer", self.ask(sparse=sparse)["spindle"])
+        answer = self.ask(sparse=sparse, stats="per_layer")
+        self.assertEqual(self.answer(answer), self.answer(self.ask(sparse=sparse)))
+        layers = answer["spindle"]["per_layer"]
+        self.assertEqual([layer["layer"] for layer in layers], list(range(30)))
+        for i in (0, 7):
+            self.assertEqual(layers[i], {"layer": i, "attended_fraction_mean": 1, "hit_rate": 1, "est_mass_mean": None})
+        chosen = [layer for layer in layers if layer["layer"] not in (0, 7)]
+        for name in ("attended_fraction_mean", "est_mass_mean"):
+            mean = sum(layer[name] for layer in chosen) / 28
+            self.assertAlmostEqual(mean, self.stats(answer)[name], places=5)
+            self.assertGreater(len({layer[name] for layer in chosen}), 1)
+
     def test_top_p_mass(self):
         shares = []
         for mass in (0.5, 0.8, 0.95):
@@ -107,6 +122,20 @@ class SparseControlTest(unittest.TestCase):
         self.assertEqual(self.answer(everything), self.dense)
         self.assertEqual(self.stats(everything)["dense_steps"], 24)
         self.assertEqual(self.stats(everything)["attended_fraction_mean"], 1)
+
+    def test_retroinfer_estimates_mass(self):
+        retroinfer = {"algorithm": "retroinfer", "min_context": 0}
+        stats = self.stats(self.ask(sparse={**retroinfer, "budget_tokens": 128}, prompt=LONG_PROMPT))
+        self.assertTrue(0 < stats["est_mass_min"] <= stats["est_mass_mean"] < 1, stats)
+        shares = []
+        for mass in (0.5, 0.95):
+            stats = self.stats(self.ask(sparse={**retroinfer, "top_p_mass": mass}, prompt=LONG_PROMPT))
+            self.assertGreaterEqual(stats["est_mass_min"], mass - 1e-5)
+            shares.append(stats["attended_fraction_mean"])
+        self.assertTrue(shares[0] < shares[1] < 1, shares)
+        strict = self.ask(sparse={**retroinfer, "budget_tokens": 64, "fallback": "dense", "min_mass": 1}, prompt=LONG_PROMPT)
+        self.assertEqual(self.stats(strict)["fallback_steps"], 23)
+        self.assertEqual(self.answer(strict), self.answer(self.ask(prompt=LONG_PROMPT)))
 
     def test_the_guard_makes_layers_dense(self):
         sparse = {**SHADOW, "budget_tokens": 64}
@@ -208,7 +237,7 @@ class SparseControlTest(unittest.TestCase):
     def test_the_listing_comes_from_the_algorithms(self):
         listing = self.server.request("GET", "/v1/models").json["data"][0]["spindle"]["sparse"]
         algorithms = {a["name"]: a for a in listing["algorithms"]}
-        self.assertEqual([n for n, a in algorithms.items() if a["mass_estimate"]], ["shadowkv"])
+        self.assertEqual([n for n, a in algorithms.items() if a["mass_estimate"]], ["shadowkv", "retroinfer"])
         for name, algorithm in algorithms.items():
             if name == "dense":
                 continue

@@ -6,26 +6,28 @@
 namespace spindle::sparse {
 namespace {
 
-constexpr uint32_t kBlocksPerStripe = kStripeTokens / MeanKeyAlgorithm::kBlockTokens;
+kernels::VectorBlock VectorsOf(uint32_t head_dim) {
+  return {.count = kStripeTokens / MeanKeyAlgorithm::kBlockTokens, .dim = head_dim};
+}
 
 }  // namespace
 
 // One bf16 vector per block.
 uint32_t MeanKeyAlgorithm::index_bytes(const kv::KvGeometry& geometry) const {
-  return kBlocksPerStripe * geometry.head_dim * static_cast<uint32_t>(sizeof(uint16_t));
+  return static_cast<uint32_t>(kernels::BlockBytes(VectorsOf(geometry.head_dim)));
 }
 
 // The blocks that end in (lane_begin, lane_end], from the keys as stored.
 int MeanKeyAlgorithm::BuildIndex(const IndexJob& job, const kernels::KernelTable& kernels) const {
-  auto* const means = reinterpret_cast<uint16_t*>(job.index);
   for (uint32_t block = job.lane_begin / kBlockTokens; block < job.lane_end / kBlockTokens;
        ++block) {
     float least_cosine = 0;  // not needed here
-    const int code = kernels.key_mean({.keys = job.keys,
-                                       .first_lane = block * kBlockTokens,
-                                       .num_lanes = kBlockTokens,
-                                       .mean = means + size_t{block} * job.keys.head_dim,
-                                       .least_cosine = &least_cosine});
+    const int code = kernels.key_mean(
+        {.keys = job.keys,
+         .first_lane = block * kBlockTokens,
+         .num_lanes = kBlockTokens,
+         .mean = {.block = VectorsOf(job.keys.head_dim), .data = job.index, .idx = block},
+         .least_cosine = &least_cosine});
     if (code != kernels::kOk) {
       return code;
     }
@@ -44,7 +46,7 @@ void MeanKeyAlgorithm::Select(const SelectJob& job,
     return;
   }
   workspace.query.assign(job.q, job.q + size_t{job.group} * job.head_dim);
-  ScoreCandidates(job, blocks, kBlocksPerStripe, job.head_dim, workspace);
+  ScoreCandidates(job, blocks, VectorsOf(job.head_dim), workspace);
   ReduceOverGroup(job, kernels::GroupReduction::kMaxLog, workspace);
   ChooseBest(wanted, workspace);
   WriteTiles(job, kBlockTokens, blocks, workspace.chosen, &out->tiles);

@@ -36,7 +36,12 @@ model::ModelConfig SmallModel() {
 MemoryPlan Plan(const LoadOptions& options,
                 const FrontEndOptions* front_ends = nullptr,
                 uint64_t total = 64 * 1024 * kMiB) {
-  return PlanServing(options, SmallModel(), 100 * kMiB, total, front_ends);
+  return PlanServing(options,
+                     SmallModel(),
+                     100 * kMiB,
+                     total,
+                     front_ends,
+                     sparse::AlgorithmSet(options.sparse_index_type));
 }
 
 // 0 when there is no such part.
@@ -139,6 +144,19 @@ TEST(MemoryPlanTest, AlgorithmsOfTheModelTakeMemoryForWeightsAndIndexes) {
   EXPECT_EQ(BytesOf(with, "indexes of sparse attention") -
                 BytesOf(without, "indexes of sparse attention"),
             16U * 2 * 4 * 1024);
+}
+
+TEST(MemoryPlanTest, IndexesInInt8TakeAboutHalf) {
+  LoadOptions options;
+  options.kv.host_bytes = 128 * kMiB;  // 1,024 stripes
+  const MemoryPlan bf16 = Plan(options);
+  options.sparse_index_type = sparse::IndexType::kInt8;
+  const MemoryPlan int8 = Plan(options);
+  // Per stripe, layer and head: 496 bytes of quest, 496 of shadowkv; per segment 7,936 of
+  // retroinfer.
+  EXPECT_EQ(
+      BytesOf(bf16, "indexes of sparse attention") - BytesOf(int8, "indexes of sparse attention"),
+      2U * 4 * (1024 * (496 + 496) + 65 * 7936));
 }
 
 TEST(MemoryPlanTest, TracesTakeMemoryForTheirBuffers) {

@@ -60,6 +60,17 @@ TEST(ServeOptionsTest, GatesAreFoundBesideTheModelUnlessNamed) {
   EXPECT_EQ(named->load.sparse.algorithm, "seer_r");
 }
 
+TEST(ServeOptionsTest, IndexesAreInBf16UnlessAskedFor) {
+  EXPECT_EQ(ParseServe({"m.gguf"})->load.sparse_index_type, sparse::IndexType::kBf16);
+  const auto int8 = ParseServe({"m.gguf", "--sparse-index-dtype", "int8"});
+  ASSERT_TRUE(int8.ok()) << int8.status();
+  EXPECT_EQ(int8->load.sparse_index_type, sparse::IndexType::kInt8);
+  const absl::Status refused = ParseServe({"m.gguf", "--sparse-index-dtype", "fp8"}).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(refused.message()), ::testing::HasSubstr("--sparse-index-dtype"));
+  EXPECT_THAT(std::string(refused.message()), ::testing::HasSubstr("bf16|int8"));
+}
+
 TEST(ServeOptionsTest, EveryKnownAlgorithmMayBeTheDefault) {
   EXPECT_EQ(ParseServe({"m.gguf", "--sparse-algorithm", "auto"})->load.sparse.algorithm, "");
   const absl::Status refused = ParseServe({"m.gguf", "--sparse-algorithm", "telepathy"}).status();

@@ -237,5 +237,20 @@ TEST(SparseRequestTest, WhateverDecidesChoicesIsPartOfTheMethod) {
   EXPECT_EQ(Resolve(with_statistics)->method, methods[0]);
 }
 
+TEST(SparseRequestTest, ChoicesByInt8IndexesAreAMethodOfTheirOwn) {
+  const auto method = [](const char* algorithm, sparse::IndexType type) {
+    const sparse::AlgorithmSet algorithms(type);
+    return ResolveSparse({.algorithm = algorithm}, {}, kModel, 8192, algorithms)->method;
+  };
+  for (const char* algorithm : {"quest", "shadowkv", "retroinfer"}) {
+    EXPECT_NE(method(algorithm, sparse::IndexType::kInt8),
+              method(algorithm, sparse::IndexType::kBf16))
+        << algorithm;
+  }
+  EXPECT_EQ(method("streaming", sparse::IndexType::kInt8),
+            method("streaming", sparse::IndexType::kBf16))
+      << "it has no index";
+}
+
 }  // namespace
 }  // namespace spindle::engine

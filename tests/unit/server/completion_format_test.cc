@@ -394,5 +394,25 @@ TEST(Statistics, ComeInTheLastChunkOfAStream) {
   }
 }
 
+TEST(Statistics, OfLayersComeWhereTheyWereAskedFor) {
+  serving::PreparedRequest request = ChatRequest();
+  request.stats = true;
+  engine::RequestStats stats = SomeStats();
+  stats.layers.resize(2);
+  stats.layers[1].AddRow(0.25, 0.5);
+  stats.layers[1].AddRow(0.5, 0.75);
+  stats.layers[1].page_hits = 3;
+  stats.layers[1].page_misses = 1;
+  const auto answer = [&] {
+    ResultBuilder builder(request, kIdentity);
+    return Json::parse(Joined(builder.Build({200, 11, 192}, stats)))["spindle"];
+  };
+  EXPECT_FALSE(answer().contains("per_layer"));
+  request.layer_stats = true;
+  EXPECT_EQ(answer()["per_layer"], Json::parse(R"([
+      {"layer":0,"attended_fraction_mean":1,"hit_rate":1,"est_mass_mean":null},
+      {"layer":1,"attended_fraction_mean":0.375,"hit_rate":0.75,"est_mass_mean":0.625}])"));
+}
+
 }  // namespace
 }  // namespace spindle::server

@@ -207,7 +207,17 @@ TEST(PrepareGenerate, StatisticsBesideAChatAreObeyed) {
   const auto prepared = PrepareGenerate(request, service.caller, service.api);
   ASSERT_TRUE(prepared.ok());
   EXPECT_TRUE(prepared.value().stats);
+  EXPECT_FALSE(prepared.value().layer_stats);
   EXPECT_TRUE(prepared.value().decode->policy->settings().estimates_mass);
+  request.mutable_output()->set_stats(v1::STATS_LEVEL_PER_LAYER);
+  const auto by_layer = PrepareGenerate(request, service.caller, service.api);
+  EXPECT_TRUE(by_layer.value().stats && by_layer.value().layer_stats);
+  request.mutable_output()->set_stats(v1::STATS_LEVEL_NONE);
+  request.set_chat_json(R"({"messages":[{"role":"user","content":"a"}],
+                            "spindle":{"stats":"per_layer"}})");
+  EXPECT_TRUE(PrepareGenerate(request, service.caller, service.api).value().layer_stats);
+  request.mutable_output()->set_stats(static_cast<v1::StatsLevel>(3));
+  EXPECT_EQ(PrepareGenerate(request, service.caller, service.api).error().param, "output.stats");
 }
 
 TEST(PrepareGenerate, AModelNamedBesideAChatBringsItsOwnDefaults) {

@@ -53,6 +53,7 @@ struct RigRows {
   DecodeUse* use = nullptr;
   const PrefillPolicy* prefill = nullptr;
   PrefillUse* prefill_use = nullptr;
+  std::span<LayerUse> layers = {};
 };
 
 class AttentionRig {
@@ -175,7 +176,8 @@ class AttentionRig {
                       .cache_set = tier_ == nullptr ? kv::CacheSetId{} : SetOf(part.sequence),
                       .kept = part.kept,
                       .use = part.use,
-                      .prefill_use = part.prefill_use});
+                      .prefill_use = part.prefill_use,
+                      .layers = part.layers});
       num_rows += part.num_rows;
     }
     EXPECT_TRUE(runtime_->BeginStep(step).ok());

@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "selection_rig.h"
+#include "support/index_vectors.h"
 #include "support/random_seed.h"
 
 namespace spindle::sparse {
@@ -183,8 +184,11 @@ TEST(QuestAlgorithmTest, LooseBoundsHideAKeyThatCentresFind) {
   EXPECT_TRUE(rig.Choose(settings, 16, q, 1.0F).contains(5 * 16));
 }
 
-TEST(QuestAlgorithmTest, BoundsHoldAfterEveryAppend) {
-  const QuestAlgorithm algorithm;
+class QuestIndexTest : public ::testing::TestWithParam<IndexType> {};
+
+TEST_P(QuestIndexTest, BoundsHoldAfterEveryAppend) {
+  const QuestAlgorithm algorithm(GetParam());
+  const kernels::VectorBlock block{.type = GetParam(), .count = 4, .dim = 128};
   std::mt19937 rng(static_cast<uint32_t>(test::RandomSeed(22)));
   std::normal_distribution<float> normal;
   SelectionRig one_by_one(algorithm, *kernels::BestKernels(), 64, DType::kF32);
@@ -200,18 +204,20 @@ TEST(QuestAlgorithmTest, BoundsHoldAfterEveryAppend) {
   }
   at_once.Append(all);
   for (uint32_t page = 0; page < 200 / 16; ++page) {
-    const auto* const a =
-        reinterpret_cast<const uint16_t*>(one_by_one.index()[page / 4].data()) + page % 4 * 128;
-    const auto* const b =
-        reinterpret_cast<const uint16_t*>(at_once.index()[page / 4].data()) + page % 4 * 128;
-    ASSERT_TRUE(std::equal(a, a + 128, b));
+    const auto element = [&](const SelectionRig& rig, uint32_t e) {
+      return test::ElementOf(
+          block, reinterpret_cast<const uint8_t*>(rig.index()[page / 4].data()), page % 4, e);
+    };
+    for (uint32_t e = 0; e < 128; ++e) {
+      ASSERT_EQ(element(one_by_one, e), element(at_once, e));
+    }
     for (uint32_t round = 0; round < 20; ++round) {
       double bound = 0;
       std::vector<float> q(64);
       for (uint32_t e = 0; e < 64; ++e) {
         q[e] = normal(rng);
-        bound += double{std::max(q[e], 0.0F)} * double{kernels::Bf16ToFloat(a[e])} +
-                 double{std::min(q[e], 0.0F)} * double{kernels::Bf16ToFloat(a[64 + e])};
+        bound += double{std::max(q[e], 0.0F)} * element(at_once, e) +
+                 double{std::min(q[e], 0.0F)} * element(at_once, 64 + e);
       }
       for (uint32_t i = 0; i < 16; ++i) {
         double dot = 0;
@@ -223,6 +229,10 @@ TEST(QuestAlgorithmTest, BoundsHoldAfterEveryAppend) {
     }
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Types,
+                         QuestIndexTest,
+                         ::testing::Values(IndexType::kBf16, IndexType::kInt8));
 
 TEST(QuestAlgorithmTest, EqualScoresTakeTheFirstPages) {
   const QuestAlgorithm algorithm;

@@ -13,153 +13,13 @@
 
 #include <gtest/gtest.h>
 
-#include "kernels/registry.h"
+#include "clustered_context.h"
 #include "naive_selection.h"
-#include "sparse/retroinfer/cluster_index.h"
 #include "sparse/sparse_settings.h"
 #include "support/random_seed.h"
 
 namespace spindle::sparse {
 namespace {
-
-constexpr uint32_t kContextDim = 32;
-constexpr float kContextScale = 0.2F;
-
-// Stripes of one layer and head with random rows, and the index of every complete segment.
-class ClusteredContext {
- public:
-  ClusteredContext(uint32_t num_tokens, std::mt19937& rng)
-      : geometry_{1, 1, kContextDim, DType::kBF16}, num_tokens_(num_tokens) {
-    std::normal_distribution<float> normal;
-    // Topics, so that clusters differ in size.
-    std::vector<float> topics(size_t{40} * kContextDim);
-    for (float& x : topics) {
-      x = normal(rng);
-    }
-    keys_.resize(size_t{num_tokens} * kContextDim);
-    values_.resize(keys_.size());
-    for (uint32_t t = 0; t < num_tokens; ++t) {
-      if (t % 64 == 0) {
-        stripes_.emplace_back(geometry_.stripe_bytes());
-      }
-      const size_t topic = std::min(rng() % 40, rng() % 40);
-      for (uint32_t d = 0; d < kContextDim; ++d) {
-        keys_[size_t{t} * kContextDim + d] =
-            Stored(t, d, 0, topics[topic * kContextDim + d] + 0.6F * normal(rng));
-        values_[size_t{t} * kContextDim + d] = Stored(t, d, geometry_.v_offset(), normal(rng));
-      }
-    }
-    const RetroInferAlgorithm algorithm;
-    for (uint32_t segment = 0; segment < num_tokens / 1024; ++segment) {
-      std::vector<const uint8_t*> stripes;
-      for (uint32_t i = 0; i < 16; ++i) {
-        stripes.push_back(stripes_[segment * 16 + i].data());
-      }
-      blobs_.emplace_back(algorithm.index_bytes(geometry_) / 8);
-      addresses_.push_back(reinterpret_cast<const uint8_t*>(blobs_.back().data()));
-      EXPECT_EQ(algorithm.BuildSegment({.geometry = &geometry_,
-                                        .stripes = stripes,
-                                        .offset = 0,
-                                        .segment = segment,
-                                        .index = reinterpret_cast<uint8_t*>(blobs_.back().data())},
-                                       build_),
-                kernels::kOk);
-    }
-  }
-
-  Selection Choose(const SparseSettings& settings, uint32_t budget, const std::vector<float>& q) {
-    Selection selection;
-    RetroInferAlgorithm().Select({.position = num_tokens_ - 1,
-                                  .settings = &settings,
-                                  .budget_tokens = budget,
-                                  .q = q.data(),
-                                  .group = static_cast<uint32_t>(q.size() / kContextDim),
-                                  .head_dim = kContextDim,
-                                  .scale = kContextScale,
-                                  .index = {.stripes = {}, .offset = 0, .segments = addresses_}},
-                                 workspace_,
-                                 &selection);
-    return selection;
-  }
-
-  struct Cluster {
-    uint32_t place;  // 64 · segment + id
-    std::vector<uint32_t> positions;
-    std::vector<double> mean;
-    std::vector<double> value_mean;
-  };
-
-  // Clusters of the first segments, as the index has them.
-  [[nodiscard]] std::vector<Cluster> Clusters(uint32_t num_segments) const {
-    const ClusterIndex layout{kContextDim};
-    std::vector<Cluster> clusters;
-    for (uint32_t place = 0; place < num_segments * 64; ++place) {
-      const uint8_t* const index = addresses_[place / 64];
-      const auto half = [index](size_t offset, size_t i) {
-        uint16_t value = 0;
-        std::memcpy(&value, index + offset + 2 * i, 2);
-        return value;
-      };
-      Cluster cluster{.place = place, .positions = {}, .mean = {}, .value_mean = {}};
-      for (uint32_t i = layout.Begin(index, place % 64); i < layout.Begin(index, place % 64 + 1);
-           ++i) {
-        cluster.positions.push_back(place / 64 * 1024 + half(layout.tokens_offset(), i));
-      }
-      for (uint32_t d = 0; d < kContextDim; ++d) {
-        const size_t i = size_t{place % 64} * kContextDim + d;
-        cluster.mean.push_back(double{kernels::Bf16ToFloat(half(0, i))});
-        cluster.value_mean.push_back(double{kernels::Bf16ToFloat(half(layout.values_offset(), i))});
-      }
-      if (!cluster.positions.empty()) {
-        clusters.push_back(std::move(cluster));
-      }
-    }
-    return clusters;
-  }
-
-  [[nodiscard]] float Key(uint32_t t, uint32_t d) const {
-    return keys_[size_t{t} * kContextDim + d];
-  }
-
-  [[nodiscard]] float Value(uint32_t t, uint32_t d) const {
-    return values_[size_t{t} * kContextDim + d];
-  }
-
- private:
-  float Stored(uint32_t t, uint32_t d, size_t plane, float value) {
-    const uint16_t half = kernels::FloatToBf16(value);
-    std::memcpy(
-        &stripes_[t / 64][geometry_.row_offset(0, t % 64) + plane + 2 * size_t{d}], &half, 2);
-    return kernels::Bf16ToFloat(half);
-  }
-
-  const kv::KvGeometry geometry_;
-  const uint32_t num_tokens_;
-  std::vector<float> keys_;
-  std::vector<float> values_;
-  std::vector<std::vector<uint8_t>> stripes_;
-  std::vector<std::vector<uint64_t>> blobs_;
-  std::vector<const uint8_t*> addresses_;
-  BuildWorkspace build_{*kernels::BestKernels()};
-  SelectWorkspace workspace_{*kernels::BestKernels()};
-};
-
-std::vector<float> RandomGroupQuery(uint32_t group, std::mt19937& rng) {
-  std::normal_distribution<float> normal;
-  std::vector<float> q(size_t{group} * kContextDim);
-  for (float& x : q) {
-    x = normal(rng);
-  }
-  return q;
-}
-
-double Logit(const ClusteredContext::Cluster& cluster, const float* q) {
-  double sum = 0;
-  for (uint32_t d = 0; d < kContextDim; ++d) {
-    sum += cluster.mean[d] * double{q[d]};
-  }
-  return sum * double{kContextScale};
-}
 
 struct Zones {
   std::vector<uint32_t> order;  // of clusters, the best first
@@ -233,18 +93,13 @@ void ExpectEstimate(const std::vector<ClusteredContext::Cluster>& clusters,
   }
 }
 
-std::set<uint32_t> Retrieved(const Selection& selection) {
-  std::set<uint32_t> positions;
-  for (const ClusterUse& cluster : selection.clusters) {
-    for (uint32_t i = 0; i < cluster.count; ++i) {
-      const uint32_t position = cluster.segment * 1024 + cluster.tokens[i];
-      EXPECT_TRUE(positions.insert(position).second) << position;
-    }
-  }
-  return positions;
-}
+class RetroInferZonesTest : public ::testing::TestWithParam<IndexType> {};
 
-TEST(RetroInferAlgorithmTest, ZonesEqualTheDefinition) {
+INSTANTIATE_TEST_SUITE_P(Types,
+                         RetroInferZonesTest,
+                         ::testing::Values(IndexType::kBf16, IndexType::kInt8));
+
+TEST_P(RetroInferZonesTest, EqualTheDefinition) {
   std::mt19937 rng(static_cast<uint32_t>(test::RandomSeed(31)));
 #if defined(SPINDLE_SANITIZED)
   constexpr uint32_t kRounds = 5;
@@ -254,7 +109,7 @@ TEST(RetroInferAlgorithmTest, ZonesEqualTheDefinition) {
   uint32_t num_unclear = 0;
   uint32_t num_compared = 0;
   for (const uint32_t num_tokens : {1100U, 2113U, 3500U}) {
-    ClusteredContext context(num_tokens, rng);
+    ClusteredContext context(num_tokens, rng, GetParam());
     const uint32_t num_segments = (num_tokens - 64) / 1024;
     const auto clusters = context.Clusters(num_segments);
     for (uint32_t round = 0; round < 6 * kRounds; ++round) {

@@ -167,11 +167,12 @@ TEST(ShadowKvAlgorithmTest, HandExample) {
 }
 
 TEST(ShadowKvAlgorithmTest, ANeedleIsAlwaysFound) {
-  const ShadowKvAlgorithm algorithm;
+  const ShadowKvAlgorithm bf16;
+  const ShadowKvAlgorithm int8(ShadowKvAlgorithm::kDefaultOutlierChunks, IndexType::kInt8);
   std::mt19937 rng(static_cast<uint32_t>(test::RandomSeed(32)));
   std::normal_distribution<float> normal;
   for (uint32_t round = 0; round < 50; ++round) {
-    SelectionRig rig(algorithm, *kernels::BestKernels(), 64, DType::kBF16);
+    SelectionRig rig(round % 2 == 0 ? bf16 : int8, *kernels::BestKernels(), 64, DType::kBF16);
     std::vector<float> q(64);
     for (float& value : q) {
       value = normal(rng);

@@ -50,9 +50,11 @@ struct ControlRun {
   SequenceId sequence = rig.Open();
   KeptChoice kept = {};
   DecodeUse use = {};
+  std::vector<LayerUse> layers = {};  // sized by those who want them
 
   std::vector<float> Rows(uint32_t begin, uint32_t end) {
-    const RigRows rows{sequence, 1, begin, end - begin, policy, kControlPrompt, &kept, &use};
+    RigRows rows{sequence, 1, begin, end - begin, policy, kControlPrompt, &kept, &use};
+    rows.layers = layers;
     return rig.Step({&rows, 1});
   }
 
@@ -264,6 +266,55 @@ TEST(MassInTheRuntimeTest, AnEstimateCostsNoBit) {
   settings.estimates_mass = true;
   const SparsePolicy estimated(FindAlgorithm("shadowkv"), settings);
   EXPECT_TRUE(SameBits(DecodeBehindPrompt(rig, &plain), DecodeBehindPrompt(rig, &estimated)));
+}
+
+TEST(LayerUseTest, LayersAddUpToTheRows) {
+  for (const bool one_is_dense : {false, true}) {
+    AttentionRig rig(ControlRig());
+    SparseSettings settings = SmallBudget();
+    settings.estimates_mass = true;
+    settings.dense_layers = {one_is_dense, false};
+    const SparsePolicy policy(FindAlgorithm("shadowkv"), settings);
+    ControlRun run{rig, &policy};
+    run.layers.resize(2);
+    run.Rows(0, kControlPrompt);
+    run.Decode(kControlPrompt, kControlEnd);
+    EXPECT_EQ(run.layers[0].rows, one_is_dense ? 0U : kControlSteps);
+    EXPECT_EQ(run.layers[1].rows, kControlSteps);
+    EXPECT_EQ(run.layers[1].mass_rows, kControlSteps);
+    EXPECT_EQ(run.layers[0].MeanShare() == 1, one_is_dense);
+    const double num_layers = one_is_dense ? 1 : 2;
+    EXPECT_NEAR(
+        run.layers[0].share_sum + run.layers[1].share_sum, num_layers * run.use.share_sum, 1e-9);
+    EXPECT_NEAR(
+        run.layers[0].mass_sum + run.layers[1].mass_sum, num_layers * run.use.mass_sum, 1e-9);
+    EXPECT_EQ(run.layers[0].page_hits + run.layers[1].page_misses, 0U) << "read where they are";
+    EXPECT_EQ(run.layers[1].HitRate(), 1);
+  }
+}
+
+TEST(LayerUseTest, PagesOfGeneratedRowsCount) {
+  AttentionRig rig(ControlRig(/*mirror=*/true));
+  const SparsePolicy policy(FindAlgorithm("quest"), SmallBudget());
+  for (const SparsePolicy* const attends : {static_cast<const SparsePolicy*>(nullptr), &policy}) {
+    ControlRun run{rig, attends};
+    run.layers.resize(2);
+    run.Rows(0, kControlPrompt);
+    EXPECT_EQ(run.layers[0].page_hits + run.layers[0].page_misses, 0U) << "of the prompt";
+    const MirrorCounters before = rig.runtime().Counters();
+    run.Decode(kControlPrompt, kControlEnd);
+    const MirrorCounters after = rig.runtime().Counters();
+    EXPECT_EQ(run.layers[0].page_hits + run.layers[1].page_hits,
+              after.page_hits - before.page_hits);
+    EXPECT_EQ(run.layers[0].page_misses + run.layers[1].page_misses,
+              after.page_misses - before.page_misses);
+    for (const LayerUse& layer : run.layers) {
+      EXPECT_GT(layer.page_hits, 0U);
+      EXPECT_GT(layer.HitRate(), 0);
+      EXPECT_LT(layer.HitRate(), 1) << "too few frames for everything";
+      EXPECT_EQ(layer.mass_rows, 0U) << "no estimates";
+    }
+  }
 }
 
 }  // namespace

@@ -46,11 +46,18 @@ std::shared_ptr<const SparseAlgorithm> RandomSeer() {
   return seer;
 }
 
-// That of the build, the example of docs/add-an-algorithm.md, or one with weights.
+constexpr std::string_view kInt8Suffix = "_int8";
+
+// That of the build, with indexes in bf16 or int8, the example of docs/add-an-algorithm.md, or one
+// with weights.
 std::shared_ptr<const SparseAlgorithm> AlgorithmOf(std::string_view name) {
   static const auto kExample = std::make_shared<const MeanKeyAlgorithm>();
   if (name == "seer_r") {
     return RandomSeer();
+  }
+  if (name.ends_with(kInt8Suffix)) {
+    name.remove_suffix(kInt8Suffix.size());
+    return FindAlgorithm(name, Algorithms(IndexType::kInt8));
   }
   return name == kExample->name() ? kExample : FindAlgorithm(name);
 }
@@ -123,7 +130,7 @@ TEST_P(SparseDecodeTest, EverythingSelectedEqualsDense) {
   for (const bool always_ranks : {false, true}) {
     const SparsePolicy policy = Policy(GetParam(), kPrompt + kSteps, always_ranks);
     const std::vector<float> results = PrefillAndDecode(rig, &policy);
-    if (always_ranks && std::string_view(GetParam()) == "retroinfer") {
+    if (always_ranks && policy.algorithm().name() == "retroinfer") {
       ExpectNear(results, dense);  // the same tokens in the order of clusters
     } else {
       EXPECT_TRUE(EqualResults(results, dense)) << always_ranks;
@@ -296,11 +303,18 @@ TEST_P(SparseDecodeTest, LayersWithAWindowChooseNothing) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Algorithms,
-    SparseDecodeTest,
-    ::testing::Values(
-        "dense", "streaming", "quest", "shadowkv", "retroinfer", "seer_r", "mean_key"));
+INSTANTIATE_TEST_SUITE_P(Algorithms,
+                         SparseDecodeTest,
+                         ::testing::Values("dense",
+                                           "streaming",
+                                           "quest",
+                                           "quest_int8",
+                                           "shadowkv",
+                                           "shadowkv_int8",
+                                           "retroinfer",
+                                           "retroinfer_int8",
+                                           "seer_r",
+                                           "mean_key"));
 
 }  // namespace
 }  // namespace spindle::sparse
