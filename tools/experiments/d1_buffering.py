@@ -4,16 +4,17 @@ import types
 
 import charts
 import real
-from common import PAGE_BYTES, Gate, Result, Table, at_least, percent
+from common import HEADS, LAYERS, PAGE_BYTES, Gate, Result, Table, at_least, percent
 
 SHARE = 0.125
 LINK_GBPS, LINK_LATENCY_US = 0.38, 10
 KEPT_RATIO = 5
+RUN_FRAMES = 8
 MAX_OFF = 0.20
 NAMES = ["base", "+mandatory", "+buffering"]
 
 FULL = types.SimpleNamespace(context=7000, warmup=100, steps=256, rounds=5)
-QUICK = types.SimpleNamespace(context=1100, warmup=6, steps=18, rounds=1)
+QUICK = types.SimpleNamespace(context=2000, warmup=6, steps=18, rounds=1)
 
 
 class Decoding:
@@ -61,9 +62,24 @@ def later_steps(server, prompt, method, kv, scale):
     return (long - short) / scale.steps, {key: (many[key] - few[key]) / scale.steps for key in many}
 
 
+def frames_for(pages, ratio):
+    """Bytes of exactly the frames for so many pages of a group and what is kept beside them: without a cap a request alone gets more than it asks for."""
+    return -(-int(pages * (1 + ratio)) // RUN_FRAMES) * RUN_FRAMES * LAYERS * HEADS * PAGE_BYTES
+
+
+def caps(server, prompt, method, scale):
+    """{name: `spindle.kv`}; pages of a step are those that the base fetches."""
+    base = {"fast_tier_budget_bytes": least_budget(server, prompt, method)}
+    moved = later_steps(server, prompt, method, base, scale)[1]
+    pages = (moved["hits"] + moved["misses"]) / (LAYERS * HEADS)
+    return {"base": base, "+mandatory": {"buffer_ratio": 0, "fast_tier_budget_bytes": frames_for(pages, 0)},
+            "+buffering": {"buffer_ratio": KEPT_RATIO, "fast_tier_budget_bytes": frames_for(pages, KEPT_RATIO)}}
+
+
 def measure(lab, method, linked, plain, prompt, scale):
     ways = {name: Decoding() for name in NAMES}
-    kv = {"base": {"fast_tier_budget_bytes": least_budget(linked, prompt, method)}, "+mandatory": {"buffer_ratio": 0}, "+buffering": {"buffer_ratio": KEPT_RATIO}}
+    lab.show(f"D1: {method.name}, pages of a step")
+    kv = caps(linked, prompt, method, scale)
     for i, name in real.turns(NAMES, scale.rounds):
         lab.show(f"D1: {method.name}, round {i + 1} of {scale.rounds}, {name}")
         way = ways[name]
@@ -102,7 +118,7 @@ def run(lab, options):
                              f"{1e3 * way.stall / real.THREADS:.1f}", f"{1e3 * way.step:.1f}", f"{1e3 * way.predicted:.1f}"])
     tables = [Table(f"Server, **emulated link** ({LINK_GBPS} GB/s, {LINK_LATENCY_US} µs), selections of real text: one request of {real.whole_stripes(scale.context):,} "
                     f"tokens, {100 * SHARE:g} % selected, steps {scale.warmup} to {scale.warmup + scale.steps - 1}. Base: the smallest fast budget, so that nothing stays; "
-                    f"+mandatory: buffer ratio 0; +buffering: {KEPT_RATIO}. Modelled: the same step without a link, and link bytes over its rate. Decoding never waits for a "
+                    f"+mandatory: frames for the pages of a step; +buffering: {KEPT_RATIO} times as many more. Modelled: the same step without a link, and link bytes over its rate. Decoding never waits for a "
                     "disk, so there is no such row.",
                     ["method", "tokens/s", "hits, %", "link MB per token", "waits, ms per step and worker", "step, ms", "modelled, ms"], rows)]
     data = {name: {way: vars(d) for way, d in ways.items()} for name, ways in found.items()}
