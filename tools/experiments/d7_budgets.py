@@ -76,16 +76,16 @@ def run(lab, options):
             goodput[workload, name] = [load.goodput(o, TTFT_LIMIT, TPOT_LIMIT) for o in of]
             everyone = [o for run_ in of for o in run_]
             rows.append([f"{workload}: {name}", f"{statistics.median(goodput[workload, name]):.3f}", f"{statistics.median(len(o) / load.window(o) for o in of):.3f}",
-                         str(sum(o.preemptions for o in everyone)), f"{statistics.median(jain([o.stall for o in run_]) for run_ in of):.2f}",
-                         f"{statistics.mean(o.stall for o in everyone):.2f}", str(sum(bool(o.failed) for o in everyone))])
+                         str(sum(o.preemptions for o in everyone)), f"{statistics.median(jain([o.tpot for o in run_]) for run_ in of):.2f}",
+                         f"{1e3 * statistics.median(o.tpot for o in everyone):.0f}", str(sum(bool(o.failed) for o in everyone))])
             data[f"{workload}, {name}"] = [[vars(o) for o in run_] for run_ in of]
     checks = gates(goodput)
     failed = sum(bool(o["failed"]) for runs in data.values() for run_ in runs for o in run_)
     checks.append(Gate("failed requests", str(failed), "none", failed == 0))
     tables = [Table(f"{scale.requests} requests, {scale.concurrency} at a time, {scale.fast_bytes >> 20} MiB of fast tier over an **emulated link**, {METHOD}, {100 * SHARE:g} % selected, buffer "
                     f"ratio {RATIO}; medians of {scale.rounds} rounds. Goodput: requests with TTFT up to {TTFT_LIMIT} s and TPOT up to {1e3 * TPOT_LIMIT:.0f} ms. Jain's index of the "
-                    "requests' stalls: 1 where all wait alike.",
-                    ["workload: budgets", "goodput, requests/s", "requests/s", "preemptions", "Jain's index", "stall per request, s", "failed"], rows)]
+                    "requests' TPOT: 1 where all are slowed alike.",
+                    ["workload: budgets", "goodput, requests/s", "requests/s", "preemptions", "Jain's index", "TPOT p50, ms", "failed"], rows)]
 
     def chart(figure):
         names = list(workloads(scale))

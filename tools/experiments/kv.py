@@ -20,7 +20,7 @@ import common  # noqa: E402
 
 MODULES = {"D2": "d2_ratio", "D3": "d3_policy", "D4": "d4_metadata", "D9": "d9_overlap", "B7": "b7_metadata", "B8": "b8_rates",
            # Sparse attention over real text.
-           "C4": "c4_speed", "C10": "c10_index", "D1": "d1_buffering", "D2R": "d2_recorded", "D5": "d5_batch", "D7": "d7_budgets", "D8": "d8_copies",
+           "C4": "c4_speed", "C10": "c10_index", "D1": "d1_buffering", "D2R": "d2_recorded", "D5": "d5_batch", "D6": "d6_originals", "D7": "d7_budgets", "D8": "d8_copies",
            "D10": "d10_partitions", "D11": "d11_crossover", "D12": "d12_load"}
 DOCS = common.ROOT / "docs" / "benchmarks.md"
 PLOTS = common.ROOT / "docs" / "plots"

@@ -23,7 +23,6 @@ class Outcome:
     end: float
     tokens: int
     preemptions: int
-    stall: float
     failed: str = ""
 
     def meets(self, ttft, tpot):
@@ -45,11 +44,11 @@ def send(server, planned, sparse, kv, started):
     try:
         answer = real.ask(server, list(planned.prompt), planned.tokens, sparse, kv)
     except (real.Refused, OSError) as failure:
-        return Outcome(0, 0, time.monotonic() - started, 0, 0, 0, str(failure))
+        return Outcome(0, 0, time.monotonic() - started, 0, 0, str(failure))
     timing = answer["timing"]
     # One token has no time per further token.
     return Outcome(max(0.0, sent - planned.at) + timing["ttft_ms"] / 1000, (timing["tpot_ms_mean"] or 0) / 1000, time.monotonic() - started,
-                   planned.tokens, timing["preemptions"], answer["kv"]["fetch_stall_ms"] / 1000)
+                   planned.tokens, timing["preemptions"])
 
 
 def open_loop(server, plan, sparse, kv=None, show=None):
