@@ -1,5 +1,5 @@
-// Replays page selections that a server recorded (--kv-trace) under the memory policy of an original
-// system and, with the same fast memory, under the fast tier's.
+// Replays page selections that a server recorded (--kv-trace) under the memory policy of an
+// original system and, with the same fast memory, under the fast tier's.
 //   memory_policy_bench TRACE shadowkv|retroinfer|seer_r [--rounds N] [--warmup STEPS]
 // Prints one line of JSON per round and policy, which take turns. Microseconds of one thread per
 // decode step: `step_us` until attention has all pages, `update_us` for what the policy does beside
@@ -149,9 +149,8 @@ int Main(int argc, char** argv) {
       if (original == nullptr) {
         Fail("'" + options.original + "' is none of shadowkv, retroinfer, seer_r");
       }
-      auto policy = is_original
-                        ? std::move(original)
-                        : MakeFastTier(run.header.geometry, host, original->fast_bytes());
+      auto policy = is_original ? std::move(original)
+                                : MakeFastTier(run.header.geometry, host, original->fast_bytes());
       if (policy == nullptr) {
         Fail("too little fast memory for a ring");
       }

@@ -85,6 +85,8 @@ def prefill(lab, server, prompt, rounds):
             if refused.error.get("code") == "unsupported_parameter":
                 return None
             raise
+        if answer["sparse"].get("prefill", "dense") != name:
+            raise SystemExit(f"a prompt was computed as {answer['sparse'].get('prefill')}, not {name}")
         seconds[name].append(answer["timing"]["prefill_ms"] / 1000)
     return seconds
 

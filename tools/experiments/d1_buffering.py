@@ -13,8 +13,8 @@ RUN_FRAMES = 8
 MAX_OFF = 0.20
 NAMES = ["base", "+mandatory", "+buffering"]
 
-FULL = types.SimpleNamespace(context=7000, warmup=100, steps=256, rounds=5)
-QUICK = types.SimpleNamespace(context=2000, warmup=6, steps=18, rounds=1)
+FULL = types.SimpleNamespace(context=7000, steps=256, rounds=5)
+QUICK = types.SimpleNamespace(context=1100, steps=24, rounds=1)
 
 
 class Decoding:
@@ -50,16 +50,16 @@ def least_budget(server, prompt, method):
     raise SystemExit("a fast budget of one byte was taken")
 
 
-def later_steps(server, prompt, method, kv, scale):
-    """(seconds of a step, counters of a step) behind the warm-up: what a longer request has beyond a shorter one."""
+def steps(server, prompt, method, kv, scale):
+    """(seconds of a step, counters of a step). What the prompt's last row does, which reads everything, is counted apart and taken off."""
     found = []
-    for tokens in (scale.warmup, scale.warmup + scale.steps):
+    for tokens in (1, 1 + scale.steps):
         before = real.counters(server, **real.PAGES)
-        answer = real.ask(server, prompt, tokens + 1, method.sparse(SHARE), kv=kv)
+        answer = real.ask(server, prompt, tokens, method.sparse(SHARE), kv=kv)
         after = real.counters(server, **real.PAGES)
-        found.append((answer["timing"]["decode_ms"] / 1000, {key: after[key] - before[key] for key in after}))
-    (short, few), (long, many) = found
-    return (long - short) / scale.steps, {key: (many[key] - few[key]) / scale.steps for key in many}
+        found.append({key: after[key] - before[key] for key in after})
+    few, many = found
+    return answer["timing"]["decode_ms"] / 1000 / scale.steps, {key: (many[key] - few[key]) / scale.steps for key in many}
 
 
 def frames_for(pages, ratio):
@@ -70,7 +70,7 @@ def frames_for(pages, ratio):
 def caps(server, prompt, method, scale):
     """{name: `spindle.kv`}; pages of a step are those that the base fetches."""
     base = {"fast_tier_budget_bytes": least_budget(server, prompt, method)}
-    moved = later_steps(server, prompt, method, base, scale)[1]
+    moved = steps(server, prompt, method, base, scale)[1]
     pages = (moved["hits"] + moved["misses"]) / (LAYERS * HEADS)
     return {"base": base, "+mandatory": {"buffer_ratio": 0, "fast_tier_budget_bytes": frames_for(pages, 0)},
             "+buffering": {"buffer_ratio": KEPT_RATIO, "fast_tier_budget_bytes": frames_for(pages, KEPT_RATIO)}}
@@ -83,10 +83,10 @@ def measure(lab, method, linked, plain, prompt, scale):
     for i, name in real.turns(NAMES, scale.rounds):
         lab.show(f"D1: {method.name}, round {i + 1} of {scale.rounds}, {name}")
         way = ways[name]
-        seconds, moved = later_steps(linked, prompt, method, kv[name], scale)
+        seconds, moved = steps(linked, prompt, method, kv[name], scale)
         way.linked.append(seconds)
         way.misses, way.pages, way.stall = moved["misses"], moved["hits"] + moved["misses"], moved["stall"]
-        way.plain.append(later_steps(plain, prompt, method, kv[name], scale)[0])
+        way.plain.append(steps(plain, prompt, method, kv[name], scale)[0])
     return ways
 
 
@@ -117,7 +117,7 @@ def run(lab, options):
                 rows.append([f"{method.name}: {name}", f"{1 / way.step:.1f}", percent(way.hit_ratio), f"{way.link_bytes / 1e6:.2f}",
                              f"{1e3 * way.stall / real.THREADS:.1f}", f"{1e3 * way.step:.1f}", f"{1e3 * way.predicted:.1f}"])
     tables = [Table(f"Server, **emulated link** ({LINK_GBPS} GB/s, {LINK_LATENCY_US} µs), selections of real text: one request of {real.whole_stripes(scale.context):,} "
-                    f"tokens, {100 * SHARE:g} % selected, steps {scale.warmup} to {scale.warmup + scale.steps - 1}. Base: the smallest fast budget, so that nothing stays; "
+                    f"tokens, {100 * SHARE:g} % selected, {scale.steps} steps. Base: the smallest fast budget, so that nothing stays; "
                     f"+mandatory: frames for the pages of a step; +buffering: {KEPT_RATIO} times as many more. Modelled: the same step without a link, and link bytes over its rate. Decoding never waits for a "
                     "disk, so there is no such row.",
                     ["method", "tokens/s", "hits, %", "link MB per token", "waits, ms per step and worker", "step, ms", "modelled, ms"], rows)]
