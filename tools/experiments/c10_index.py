@@ -115,9 +115,11 @@ def run(lab, options):
             data[f"{name}, {dtype}"] = {**vars(found), "time_share": time, "byte_share": share}
     lab.show("C10: fast budgets")
     for name, (least, asked) in least_budget(lab, scale.context).items():
-        checks.append(Gate(f"{name}: the smallest fast budget of a request holds its index", f"{least / 1e6:.2f} MB", f"at least {asked / 1e6:.2f} MB", least >= asked))
-    tables = [Table(f"Index of a prompt of {real.whole_stripes(scale.context):,} tokens ({prompt_bytes / 1e6:.0f} MB of KV), medians over {scale.prompts - 1} prompts. Time: the "
-                    "first request of a method over KV that is there already, less the next ones. Memory: what the server's resident size grew by.",
+        checks.append(Gate(f"{name}: the smallest fast budget of a request holds its index", f"{least / 1e6:.2f} MB",
+                           f"at least {asked / 1e6:.2f} MB", least >= asked))
+    tables = [Table(f"Index of a prompt of {real.whole_stripes(scale.context):,} tokens ({prompt_bytes / 1e6:.0f} MB of KV), medians over "
+                    f"{scale.prompts - 1} prompts. Time: the first request of a method over KV that is there already, less the next ones. Memory: what the "
+                    "server's resident size grew by.",
                     ["method", "build, ms", "of prefill, %", "MB", "of KV, %", "by its layout, %"], rows)]
 
     def chart(figure):

@@ -188,15 +188,15 @@ def rows_of(point, machine):
 
 
 def tables_of(points, machine, traced, seconds, stored):
-    tables = [Table(f"A step of decoding, {real.THREADS} threads, medians; times of dense: median over rounds in which the methods took turns. Tokens: attended per layer and KV "
-                    "head where a layer selects, measured. MB: computed from them, with index and weights; floor: those bytes at the rates below, gathered ones at the "
-                    "gather rate of what lies together.",
+    tables = [Table(f"A step of decoding, {real.THREADS} threads, medians; times of dense: median over rounds in which the methods took turns. Tokens: "
+                    "attended per layer and KV head where a layer selects, measured. MB: computed from them, with index and weights; floor: those bytes at "
+                    "the rates below, gathered ones at the gather rate of what lies together.",
                     ["point", "ms", "times dense", "tokens", "MB", "of them gathered", "floor, ms", "of the floor's rate"],
                     [row for point in points for row in rows_of(point, machine)]),
               Table("Reads of this machine, GB/s, measured before and after; the better one counts.", ["what", "GB/s"],
                     [["in order", f"{machine.stream / 1e9:.1f}"]] + [[f"at random, {size:,} B", f"{rate / 1e9:.1f}"] for size, rate in machine.gathers.items()]),
-              Table(f"Tokens in the pages that one step read (memory trace, B = 1 at {points[0].prompt:,}), beside those attended. Clusters and chunks fill no pages: a copy "
-                    "of pages moves more than attention reads in place.", ["method", "in pages", "attended", "ratio"],
+              Table(f"Tokens in the pages that one step read (memory trace, B = 1 at {points[0].prompt:,}), beside those attended. Clusters and "
+                    "chunks fill no pages: a copy of pages moves more than attention reads in place.", ["method", "in pages", "attended", "ratio"],
                     [[name, f"{tokens:.0f}", f"{points[0].attended[name]:.0f}", f"{tokens / points[0].attended[name]:.2f}"] for name, tokens in traced.items()])]
     if seconds:
         tables.append(Table(f"Prefill of {points[0].prompt:,} tokens, no cache.", ["method", "s", "times dense"],

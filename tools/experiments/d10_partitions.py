@@ -69,13 +69,14 @@ def run(lab, options):
     kl = [policies[f"oracle({name})"]["kl_mean"] for name in FIXED]
     checks = [Gate("KL of the best choice grows with the partition (chunks of 8 have outliers on top)", " ≤ ".join(f"{k:.4f}" for k in kl), "in this order",
                    all(a <= NOISE * b for a, b in zip(kl, kl[1:])))]
-    tables = [Table(f"{100 * SHARE:g} % selected. KL from dense: made-up text, {scale.windows} windows of {scale.steps} steps at {scale.context:,} tokens; best choice: of the same "
-                    f"partitions by their true attention mass. Rest: at {real.whole_stripes(scale.speed_context):,} tokens. MB of pages: what a link carries where nothing is kept. "
-                    "No algorithm has partitions of 32.",
+    tables = [Table(f"{100 * SHARE:g} % selected. KL from dense: made-up text, {scale.windows} windows of {scale.steps} steps at {scale.context:,} tokens; "
+                    f"best choice: of the same partitions by their true attention mass. Rest: at {real.whole_stripes(scale.speed_context):,} tokens. MB of "
+                    "pages: what a link carries where nothing is kept. No algorithm has partitions of 32.",
                     ["partitions", "KL of the best choice", "KL", "attended, %", "MB of pages per token", "index, % of KV", "tokens/s"], rows)]
 
     def chart(figure):
-        charts.lines(figure, [(f"{size}: {name}", [pages[name] / 1e6], [policies[name]["kl_mean"]]) for name, size in SIZES.items()], "MB of pages per token", "KL from dense, nats",
+        charts.lines(figure, [(f"{size}: {name}", [pages[name] / 1e6], [policies[name]["kl_mean"]]) for name, size in SIZES.items()],
+                     "MB of pages per token", "KL from dense, nats",
                      "Partitions at an equal budget", log=True)
 
     data = {"policies": {name: policies[name] for name in policies}, "read_bytes": pages, "seconds": seconds}

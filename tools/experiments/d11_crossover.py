@@ -57,7 +57,8 @@ def run(lab, options):
     rows = [[f"{context:,}", f"{1e3 * statistics.median(points[context]['dense']):.2f}"] + [f"{ratios[name][i]:.2f}" for name in variants if name != "dense"]
             for i, context in enumerate(contexts)]
     names = [name for name in variants if name != "dense"]
-    tables = [Table(f"A step of decoding, B = 1, times dense (median over rounds in which all took turns); {100 * SHARE:g} % selected, the preset: as in `{PRESET.name}`.",
+    tables = [Table(f"A step of decoding, B = 1, times dense (median over rounds in which all took turns); {100 * SHARE:g} % selected, the preset: as in "
+                    f"`{PRESET.name}`.",
                     ["context", "dense, ms"] + names, rows),
               Table("The shortest measured context from which on choosing never costs more than it saves.", ["method", "tokens"],
                     [[name, f"{at:,}" if at else "none"] for name, at in first.items()])]

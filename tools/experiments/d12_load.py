@@ -71,16 +71,18 @@ def run(lab, options):
     checks = [Gate("knee of dense", f"{knees['dense']:.3f} requests/s", "above 0", knees["dense"] > 0),
               at_least(f"knee of {METHOD} over that of dense", knees[METHOD] / knees["dense"] if knees["dense"] else 0, MIN_KNEES),
               Gate("failed requests", str(failed), "none", failed == 0)]
-    tables = [Table(f"{scale.requests} requests of {scale.context:,} tokens in and {scale.tokens} out per rate, Poisson, the same arrivals for both; {scale.fast_bytes >> 20} MiB of fast "
-                    f"memory. Dense: all its KV there. {METHOD}: {100 * SHARE:g} % selected, a host tier behind it (memory copies, no link). Limits: TTFT {TTFT_LIMIT} s from the scheduled "
-                    f"time, TPOT {1e3 * TPOT_LIMIT:.0f} ms. Dense completes {capacity:.3f} requests/s in a closed loop.",
+    tables = [Table(f"{scale.requests} requests of {scale.context:,} tokens in and {scale.tokens} out per rate, Poisson, the same arrivals for both; "
+                    f"{scale.fast_bytes >> 20} MiB of fast memory. Dense: all its KV there. {METHOD}: {100 * SHARE:g} % selected, a host tier behind it "
+                    f"(memory copies, no link). Limits: TTFT {TTFT_LIMIT} s from the scheduled time, TPOT {1e3 * TPOT_LIMIT:.0f} ms. Dense completes "
+                    f"{capacity:.3f} requests/s in a closed loop.",
                     ["system", "TTFT p50, s", "TTFT max, s", "TPOT p50, ms", "tokens/s", "kept both limits, %", "preemptions", "failed"],
                     [row(name, rate, outcomes) for name, of in points.items() for rate, outcomes in of])]
     data = {"capacity": capacity, "knees": knees, "points": {name: [{"rate": rate, "outcomes": [vars(o) for o in outcomes]} for rate, outcomes in of]
                                                            for name, of in points.items()}}
 
     def chart(figure):
-        charts.lines(figure, [(name, [rate for rate, _ in of], [load.percentile([o.ttft for o in outcomes], 0.5) for _, outcomes in of]) for name, of in points.items()],
+        charts.lines(figure, [(name, [rate for rate, _ in of], [load.percentile([o.ttft for o in outcomes], 0.5) for _, outcomes in of])
+                              for name, of in points.items()],
                      "requests/s", "median TTFT, s", "Load above what fits", log=True)
 
     return Result("D12: load", tables, checks, data, chart)

@@ -1,4 +1,5 @@
-"""D1: what keeping pages brings on real selections: every page fetched in every step; only those that the last step did not have; those of earlier steps kept, too."""
+"""D1: what keeping pages brings on real selections: every page fetched in every step; only those that the
+last step did not have; those of earlier steps kept, too."""
 import statistics
 import types
 
@@ -116,14 +117,15 @@ def run(lab, options):
             for name, way in ways.items():
                 rows.append([f"{method.name}: {name}", f"{1 / way.step:.1f}", percent(way.hit_ratio), f"{way.link_bytes / 1e6:.2f}",
                              f"{1e3 * way.stall / real.THREADS:.1f}", f"{1e3 * way.step:.1f}", f"{1e3 * way.predicted:.1f}"])
-    tables = [Table(f"Server, **emulated link** ({LINK_GBPS} GB/s, {LINK_LATENCY_US} µs), selections of real text: one request of {real.whole_stripes(scale.context):,} "
-                    f"tokens, {100 * SHARE:g} % selected, {scale.steps} steps. Base: the smallest fast budget, so that nothing stays; "
-                    f"+mandatory: frames for the pages of a step; +buffering: {KEPT_RATIO} times as many more. Modelled: the same step without a link, and link bytes over its rate. Decoding never waits for a "
-                    "disk, so there is no such row.",
+    tables = [Table(f"Server, **emulated link** ({LINK_GBPS} GB/s, {LINK_LATENCY_US} µs), selections of real text: one request of "
+                    f"{real.whole_stripes(scale.context):,} tokens, {100 * SHARE:g} % selected, {scale.steps} steps. Base: the smallest fast budget, so "
+                    f"that nothing stays; +mandatory: frames for the pages of a step; +buffering: {KEPT_RATIO} times as many more. Modelled: the same step "
+                    "without a link, and link bytes over its rate. Decoding never waits for a disk, so there is no such row.",
                     ["method", "tokens/s", "hits, %", "link MB per token", "waits, ms per step and worker", "step, ms", "modelled, ms"], rows)]
     data = {name: {way: vars(d) for way, d in ways.items()} for name, ways in found.items()}
 
     def chart(figure):
-        charts.bars(figure, list(found), [(name, [1 / found[m][name].step for m in found]) for name in NAMES], "tokens/s, emulated link", "Keeping pages, real selections")
+        charts.bars(figure, list(found), [(name, [1 / found[m][name].step for m in found]) for name in NAMES],
+                    "tokens/s, emulated link", "Keeping pages, real selections")
 
     return Result("D1: buffering on real selections", tables, checks, data, chart)

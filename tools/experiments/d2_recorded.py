@@ -43,8 +43,9 @@ def run(lab, options):
         checks += gates(method.name, hits)
         rows += rows_of(method.name, hits, [[h for h in r["layer_hit_ratios"] if h is not None] for r in results])
         found[method.name] = {"replayed": replayed["recorded"], "results": results}
-    tables = [Table(f"Selections of real text, recorded by a server (one request of {real.whole_stripes(scale.context):,} tokens, {100 * SHARE:g} % selected, {scale.steps} steps "
-                    f"of which {scale.warmup} are not counted) and simulated at every ratio with bucketed LRU. Pages have one size, so byte and page hit ratios are the same.",
+    tables = [Table(f"Selections of real text, recorded by a server (one request of {real.whole_stripes(scale.context):,} tokens, {100 * SHARE:g} % "
+                    f"selected, {scale.steps} steps of which {scale.warmup} are not counted) and simulated at every ratio with bucketed LRU. Pages have one "
+                    "size, so byte and page hit ratios are the same.",
                     ["hit ratio, % at ratio"] + [label(r) for r in RATIOS], rows)]
 
     def chart(figure):

@@ -91,7 +91,8 @@ def sparse_points(lab, scale, server, prompt, method, fast_bytes):
 
 
 def formula(method, context, pages):
-    """Capacity over dense: 1 / [(1 − δ)(selected pages · (1 + r) + what is always there + index) + δ], as shares of the context's pages; `pages` of a step, measured."""
+    """Capacity over dense: 1 / [(1 − δ)(selected pages · (1 + r) + what is always there + index) + δ], as shares of the
+    context's pages; `pages` of a step, measured."""
     all_pages = context / PAGE_TOKENS
     in_choosing = (pages - method.dense_layers * HEADS * all_pages) / ((LAYERS - method.dense_layers) * HEADS)
     always = 1 + -(-real.RECENT // PAGE_TOKENS)
@@ -120,12 +121,14 @@ def run(lab, options):
                 preempted = sum(p["preemptions"] for p in found.values())
                 data[f"{mib} MiB, {method.name}"] = {"points": found, "pages": pages, "ratio": ratio, "formula": expected}
                 series.append((f"{method.name}, {mib} MiB", list(found), [p["rate"] for p in found.values()]))
-                rows.append([f"{mib} MiB: {method.name}", str(held), f"{ratio:.2f}", f"{expected:.2f}", f"{preempted:.0f}"] + [rate_cell(found, b) for b in scale.batches])
+                rows.append([f"{mib} MiB: {method.name}", str(held), f"{ratio:.2f}", f"{expected:.2f}", f"{preempted:.0f}"]
+                            + [rate_cell(found, b) for b in scale.batches])
                 checks.append(capacity_gate(f"{mib} MiB: {method.name}, capacity over dense", held == max(scale.batches), ratio, expected))
                 checks.append(Gate(f"{mib} MiB: {method.name}, preemptions", f"{preempted:.0f}", "none", preempted == 0))
-    tables = [Table(f"Requests of {prompt_tokens:,} tokens that run at a time, and tokens per second by batch. Dense: all KV in memory of that size, different prompts. Sparse: a fast "
-                    f"tier of that size before a host tier, {100 * SHARE:g} % selected, buffer ratio {RATIO}; copies are memory copies, no link. Requests share the prompt's host "
-                    "pages, not their frames. Formula: what selection, what is always attended, index and dense layers leave.",
+    tables = [Table(f"Requests of {prompt_tokens:,} tokens that run at a time, and tokens per second by batch. Dense: all KV in memory of that size, "
+                    f"different prompts. Sparse: a fast tier of that size before a host tier, {100 * SHARE:g} % selected, buffer ratio {RATIO}; copies are "
+                    "memory copies, no link. Requests share the prompt's host pages, not their frames. Formula: what selection, what is always attended, "
+                    "index and dense layers leave.",
                     ["fast memory, method", "at a time", "times dense", "formula", "preemptions"] + [f"tokens/s, B = {b}" for b in scale.batches], rows)]
 
     def chart(figure):

@@ -77,15 +77,17 @@ def run(lab, options):
     checks += [Gate("originals that take longer per token", str(lower), f"at least {MIN_LOWER} of {len(ORIGINALS)}", lower >= MIN_LOWER),
                at_least("seer_r: requests in the fast memory of one whose KV is all there", held, 1)]
     data["seer_r"]["capacity"] = held
-    tables = [Table(f"The same recorded selections of real text ({real.whole_stripes(scale.context):,} tokens, {100 * d2_recorded.SHARE:g} % selected, {scale.steps - scale.warmup} steps) and the "
-                    f"same fast memory, pages of {PAGE_BYTES:,} B. Work of the policy: measured, one thread, copies included. Beside the next layer: not counted. Time per token: computing "
-                    f"(measured on a server that copies nothing), work, and link bytes at {LINK_GBPS} GB/s (computed, **emulated link**). Where SeerAttention-R keeps all KV, "
-                    f"the fast tier holds {held:.1f} requests.",
+    tables = [Table(f"The same recorded selections of real text ({real.whole_stripes(scale.context):,} tokens, {100 * d2_recorded.SHARE:g} % selected, "
+                    f"{scale.steps - scale.warmup} steps) and the same fast memory, pages of {PAGE_BYTES:,} B. Work of the policy: measured, one thread, "
+                    "copies included. Beside the next layer: not counted. Time per token: computing (measured on a server that copies nothing), work, and "
+                    f"link bytes at {LINK_GBPS} GB/s (computed, **emulated link**). Where SeerAttention-R keeps all KV, the fast tier holds {held:.1f} "
+                    "requests.",
                     ["method: policy", "fast MB", "link MB per token", "work, µs", "beside the next layer, µs", "time per token, ms"], rows)]
 
     def chart(figure):
         names = list(ORIGINALS)
-        charts.bars(figure, names, [(p, [1e3 * statistics.median(step_seconds(computing[n], data[n]["replays"][p])) for n in names]) for p in ("original", "fast tier")],
+        charts.bars(figure, names, [(p, [1e3 * statistics.median(step_seconds(computing[n], data[n]["replays"][p])) for n in names])
+                                    for p in ("original", "fast tier")],
                     "time per token, ms", "Memory policies, equal fast memory")
 
     return Result("D6: one runtime beside the originals' own", tables, checks, data, chart)

@@ -15,8 +15,10 @@ LINK = ["--kv-mode", "emulated-link", "--sim-link-gbps", 0.38, "--sim-link-laten
 MIN_GAIN, MAX_OFF = 1.10, 0.02
 NAMES = ["equal share", "largest need", "dynamic"]
 
-FULL = types.SimpleNamespace(fast_bytes=128 << 20, sequences=16, concurrency=16, requests=80, long=(4864, 320), medium=(1024, 512), short=(256, 128), tiny=(64, 32), rounds=3)
-QUICK = types.SimpleNamespace(fast_bytes=64 << 20, sequences=4, concurrency=4, requests=6, long=(1024, 16), medium=(512, 16), short=(256, 8), tiny=(64, 8), rounds=1)
+FULL = types.SimpleNamespace(fast_bytes=128 << 20, sequences=16, concurrency=16, requests=80, rounds=3,
+                             long=(4864, 320), medium=(1024, 512), short=(256, 128), tiny=(64, 32))
+QUICK = types.SimpleNamespace(fast_bytes=64 << 20, sequences=4, concurrency=4, requests=6, rounds=1,
+                              long=(1024, 16), medium=(512, 16), short=(256, 8), tiny=(64, 8))
 
 
 def mix_long(scale, rng):
@@ -82,9 +84,9 @@ def run(lab, options):
     checks = gates(goodput)
     failed = sum(bool(o["failed"]) for runs in data.values() for run_ in runs for o in run_)
     checks.append(Gate("failed requests", str(failed), "none", failed == 0))
-    tables = [Table(f"{scale.requests} requests, {scale.concurrency} at a time, {scale.fast_bytes >> 20} MiB of fast tier over an **emulated link**, {METHOD}, {100 * SHARE:g} % selected, buffer "
-                    f"ratio {RATIO}; medians of {scale.rounds} rounds. Goodput: requests with TTFT up to {TTFT_LIMIT} s and TPOT up to {1e3 * TPOT_LIMIT:.0f} ms. Jain's index of the "
-                    "requests' TPOT: 1 where all are slowed alike.",
+    tables = [Table(f"{scale.requests} requests, {scale.concurrency} at a time, {scale.fast_bytes >> 20} MiB of fast tier over an **emulated link**, "
+                    f"{METHOD}, {100 * SHARE:g} % selected, buffer ratio {RATIO}; medians of {scale.rounds} rounds. Goodput: requests with TTFT up to "
+                    f"{TTFT_LIMIT} s and TPOT up to {1e3 * TPOT_LIMIT:.0f} ms. Jain's index of the requests' TPOT: 1 where all are slowed alike.",
                     ["workload: budgets", "goodput, requests/s", "requests/s", "preemptions", "Jain's index", "TPOT p50, ms", "failed"], rows)]
 
     def chart(figure):
