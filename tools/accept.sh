@@ -13,6 +13,9 @@
 #   B7  metadata and look-ups         B8  gather, disk and bookkeeping beside what the machine gives
 #   B10 experiments D2, D3, D4, D9 (see tools/experiments/README.md)
 #   B11 resident size below the memory plan; coverage of src/kv (its sanitizers: A7)
+#   C4  speed of sparse decoding beside our own dense, on a quiet machine (beside other engines: tools/compare/README.md)
+#   C8  experiments D1, D2 on real selections, D5 to D8, D10 to D12
+#   C10 time and memory of sparse indexes
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 PATH=$PATH:$HOME/.cargo/bin
@@ -133,6 +136,21 @@ accept_B8() {
 accept_B10() {
   "$ROOT/tools/build.sh" release spindle kv_bench kv_sim_bench metadata_bench
   experiments D2 D3 D4 D9
+}
+
+accept_C4() {
+  "$ROOT/tools/build.sh" release spindle attention_bench
+  experiments C4
+}
+
+accept_C8() {
+  "$ROOT/tools/build.sh" release spindle kv_bench memory_policy_bench
+  experiments D1 D2R D5 D6 D7 D8 D10 D11 D12
+}
+
+accept_C10() {
+  "$ROOT/tools/build.sh" release spindle
+  experiments C10
 }
 
 name=${1:-}

@@ -259,9 +259,9 @@ BENCHMARK(DecodeStep)
     ->Args({8192, 32, 30})
     ->Unit(benchmark::kMicrosecond);
 
-// Pages of 4 KiB (or the size given) from 1 GiB to frames of 64 MiB: scattered ones by the fast
-// tier, and by plain memcpy, which is the roof for that size at random places; and plain memcpy
-// with source and target in order, which the processor's prefetchers see coming.
+// Pages of the size given from 1 GiB to frames of 64 MiB: scattered ones by the fast tier, and by
+// plain memcpy, which is the roof for that size at random places; and plain memcpy with source and
+// target in order, which the processor's prefetchers see coming.
 enum class Copying : uint8_t { kTier, kScattered, kInOrder };
 
 template <Copying kCopying>
@@ -272,13 +272,18 @@ void CopyPagesOf(benchmark::State& state) {
   constexpr bool kIsScattered = kCopying != Copying::kInOrder;
   static const HugeBuffer host(kHostBytes);
   static const HugeBuffer frames(kFrameBytes);
-  const size_t num_pages = kHostBytes / bytes;
-  const size_t num_frames = kFrameBytes / bytes;
-  std::mt19937_64 rng(1);
+  // Each thread has its part of both.
+  const auto num_threads = static_cast<size_t>(state.threads());
+  const auto thread = static_cast<size_t>(state.thread_index());
+  const size_t num_pages = kHostBytes / bytes / num_threads;
+  const size_t num_frames = kFrameBytes / bytes / num_threads;
+  const uint8_t* const from = host.data() + thread * num_pages * bytes;
+  uint8_t* const to = frames.data() + thread * num_frames * bytes;
+  std::mt19937_64 rng(1 + thread);
   std::vector<kv::PageCopy> copies(num_pages);
   for (size_t i = 0; i < num_pages; ++i) {
-    copies[i] = {host.data() + (kIsScattered ? rng() % num_pages : i) * bytes,
-                 frames.data() + (kIsScattered ? rng() % num_frames : i % num_frames) * bytes};
+    copies[i] = {from + (kIsScattered ? rng() % num_pages : i) * bytes,
+                 to + (kIsScattered ? rng() % num_frames : i % num_frames) * bytes};
   }
   constexpr size_t kPerCall = 64;
   size_t begin = 0;
@@ -298,9 +303,27 @@ void CopyPagesOf(benchmark::State& state) {
                           static_cast<int64_t>(kPerCall * bytes));
 }
 
-BENCHMARK_TEMPLATE(CopyPagesOf, Copying::kTier)->Name("GatherPages")->Arg(4096)->Arg(2048);
-BENCHMARK_TEMPLATE(CopyPagesOf, Copying::kScattered)->Name("MemcpyScattered")->Arg(4096)->Arg(2048);
-BENCHMARK_TEMPLATE(CopyPagesOf, Copying::kInOrder)->Name("MemcpyInOrder")->Arg(4096)->Arg(2048);
+void CopySizes(benchmark::internal::Benchmark* bench) {
+  for (const int64_t kib : {2, 4, 16, 64, 256}) {
+    bench->Arg(kib << 10);
+  }
+}
+
+void CopySizesOnTwoThreads(benchmark::internal::Benchmark* bench) {
+  CopySizes(bench);
+  bench->Threads(2)->UseRealTime();
+}
+
+BENCHMARK_TEMPLATE(CopyPagesOf, Copying::kTier)->Name("GatherPages")->Apply(CopySizes);
+BENCHMARK_TEMPLATE(CopyPagesOf, Copying::kTier)->Name("GatherPages")->Apply(CopySizesOnTwoThreads);
+BENCHMARK_TEMPLATE(CopyPagesOf, Copying::kScattered)->Name("MemcpyScattered")->Apply(CopySizes);
+BENCHMARK_TEMPLATE(CopyPagesOf, Copying::kScattered)
+    ->Name("MemcpyScattered")
+    ->Apply(CopySizesOnTwoThreads);
+BENCHMARK_TEMPLATE(CopyPagesOf, Copying::kInOrder)->Name("MemcpyInOrder")->Apply(CopySizes);
+BENCHMARK_TEMPLATE(CopyPagesOf, Copying::kInOrder)
+    ->Name("MemcpyInOrder")
+    ->Apply(CopySizesOnTwoThreads);
 
 }  // namespace
 }  // namespace spindle::bench

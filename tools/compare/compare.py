@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Prefill and decode rates of Spindle beside other engines on one GGUF; see README.md.
 
-use: compare.py --spindle DIR --model GGUF [--llama DIR] [--ik-llama DIR] [--openvino PYTHON] [--rounds 6] [--points P…] [--json FILE]
+use: compare.py --spindle DIR --model GGUF [--llama DIR] [--ik-llama DIR] [--openvino PYTHON] [--sparse A:P] [--rounds 6] [--points P…] [--json FILE]
      points: decode:B:T and prefill:T
 """
 import argparse
@@ -43,12 +43,13 @@ def measure(systems, points, rounds):
 
 def table(rates, systems, machine):
     names = [s.name for s in systems]
-    lines = ["| point | " + " | ".join(names) + " | ratio to the best other | floor tok/s | fraction of the floor |",
+    lines = ["| point | " + " | ".join(names) + " | our best over the best other | floor tok/s | fraction of the floor |",
              "|---" * (len(names) + 4) + "|"]
     for point, by_system in rates.items():
         medians = {n: statistics.median(by_system[n]) for n in names}
-        others = [medians[n] for n in names[1:]]
-        ratio = f"{medians[names[0]] / max(others):.2f}" if others else "–"
+        ours = max(medians[s.name] for s in systems if isinstance(s, engines.Spindle))
+        others = [medians[s.name] for s in systems if not isinstance(s, engines.Spindle)]
+        ratio = f"{ours / max(others):.2f}" if others else "–"
         floor = floors.rate(point, machine)
         lines.append(f"| {point} | " + " | ".join(f"{medians[n]:.0f}" for n in names)
                      + f" | {ratio} | {floor:.0f} | {medians[names[0]] / floor:.2f} |")
@@ -60,6 +61,7 @@ def main():
     parser.add_argument("--spindle", required=True, help="folder with engine_bench and kernel_bench (build/release/bin)")
     parser.add_argument("--model", required=True)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--sparse", action="append", default=[], metavar="ALGORITHM:PERCENT", help="Spindle once more, decoding sparsely; repeatable")
     parser.add_argument("--llama", help="folder with llama.cpp's llama-batched-bench")
     parser.add_argument("--llama-flags", default="-fa on -b 2048 -ub 512")
     parser.add_argument("--ik-llama", help="folder with ik_llama.cpp's llama-batched-bench")
@@ -69,7 +71,7 @@ def main():
     parser.add_argument("--points", nargs="*", type=parse_point, default=[parse_point(p) for p in DEFAULT_POINTS])
     parser.add_argument("--json")
     options = parser.parse_args()
-    systems = [engines.Spindle(options.spindle, options.model, options.threads)]
+    systems = [engines.Spindle(options.spindle, options.model, options.threads, sparse) for sparse in ["", *options.sparse]]
     if options.llama:
         systems.append(engines.LlamaBench("llama.cpp", options.llama, options.model, options.threads, options.llama_flags))
     if options.ik_llama:

@@ -25,13 +25,16 @@ class Point:
 class Spindle:
     """engine_bench of the given folder: the whole engine in process, as the other engines are measured; one process per measurement."""
 
-    name = "spindle"
-
-    def __init__(self, folder, model, threads):
+    def __init__(self, folder, model, threads, sparse=""):
+        """`sparse`: ALGORITHM:PERCENT of the context that decoding selects; "": dense."""
+        self.name = "spindle" if not sparse else f"spindle, {sparse.replace(':', ' ')} %"
+        self.sparse = sparse
         self.command = [str(pathlib.Path(folder) / "engine_bench"), model, "--threads", str(threads), "--generated", str(GENERATED)]
 
     def measure(self, point):
         name = f"decode:{point.batch}:{point.context}" if point.kind == "decode" else f"prefill:{point.context}"
+        if self.sparse and point.kind == "decode":
+            name += f":{self.sparse}"
         run = subprocess.run([*self.command, name], capture_output=True, text=True, check=True)
         return json.loads(run.stdout)["tokens_per_s"]
 

@@ -18,7 +18,10 @@ sys.path.insert(0, str(HERE))
 import charts  # noqa: E402
 import common  # noqa: E402
 
-MODULES = {"D2": "d2_ratio", "D3": "d3_policy", "D4": "d4_metadata", "D9": "d9_overlap", "B7": "b7_metadata", "B8": "b8_rates"}
+MODULES = {"D2": "d2_ratio", "D3": "d3_policy", "D4": "d4_metadata", "D9": "d9_overlap", "B7": "b7_metadata", "B8": "b8_rates",
+           # Sparse attention over real text.
+           "C4": "c4_speed", "C10": "c10_index", "D1": "d1_buffering", "D2R": "d2_recorded", "D5": "d5_batch",
+           "D6": "d6_originals", "D7": "d7_budgets", "D8": "d8_copies", "D10": "d10_partitions", "D11": "d11_crossover", "D12": "d12_load"}
 DOCS = common.ROOT / "docs" / "benchmarks.md"
 PLOTS = common.ROOT / "docs" / "plots"
 
@@ -64,7 +67,8 @@ def main():
     parser.add_argument("--model", help="GGUF of the default model, for what runs a server")
     parser.add_argument("--trace", action="append", default=[], help="D2: a page-access trace that a server recorded; repeatable")
     parser.add_argument("--no-server", action="store_true", help="D2, D9: only the simulator")
-    parser.add_argument("--disk-folder", default=".", help="B8: a folder on the device to measure")
+    parser.add_argument("--disk-folder", default=".", help="B8: a folder on the device to measure; C4: keeps the KV of long prompts there")
+    parser.add_argument("--quick", action="store_true", help="those over real text: short contexts and few rounds, to see that they work")
     parser.add_argument("--rounds", type=int, default=5, help="of each timed case; the median counts")
     parser.add_argument("--json", help="file for all figures")
     parser.add_argument("--plot", help="folder for plots (SVG)")
