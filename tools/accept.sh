@@ -13,6 +13,12 @@
 #   B7  metadata and look-ups         B8  gather, disk and bookkeeping beside what the machine gives
 #   B10 experiments D2, D3, D4, D9 (see tools/experiments/README.md)
 #   B11 resident size below the memory plan; coverage of src/kv (its sanitizers: A7)
+#   C2  a token budget that covers the context gives dense attention (over HTTP; without the shortcut: sparse_decode_test)
+#   C5  requests held, throughput and time to the first token against dense at equal fast memory; emulated link; hours, on a quiet machine.
+#       SPINDLE_CAPACITY_ARGS: further arguments, for example "--only capacity" or "--lgb-pairs 1"
+#   C6  two requests share a document's KV; conversations that change their algorithm
+#   C7  a request among others that mix algorithms, budgets, lengths and cancels
+# C2 and C5 to C7 go on where they were interrupted, and take --quick when run by themselves (tests/stress).
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 PATH=$PATH:$HOME/.cargo/bin
@@ -134,6 +140,30 @@ accept_B10() {
   "$ROOT/tools/build.sh" release spindle kv_bench kv_sim_bench metadata_bench
   experiments D2 D3 D4 D9
 }
+
+# A script of tests/stress that keeps its parts in $name.results and reports to $name.json.
+stress() {
+  local script=$1
+  shift
+  "$ROOT/tools/build.sh" release spindle
+  "$VENV/bin/python" "$ROOT/tests/stress/$script.py" --binary "$binary" --model "$SPINDLE_TEST_MODEL" \
+    --results "$results/$name.results" --json "$results/$name.json" "$@"
+}
+
+accept_C2() {
+  "$ROOT/tools/build.sh" release sparse_decode_test
+  "$ROOT/build/release/bin/sparse_decode_test" --gtest_brief=1
+  stress full_budget
+}
+
+accept_C5() {
+  # shellcheck disable=SC2046,SC2086 # lists of words
+  stress capacity --text $("$ROOT/tools/eval_texts.py") ${SPINDLE_CAPACITY_ARGS:-}
+}
+
+accept_C6() { stress sharing; }
+
+accept_C7() { stress isolation; }
 
 name=${1:-}
 declare -F "accept_$name" >/dev/null || die "unknown line '$name' (see the head of this script)"
