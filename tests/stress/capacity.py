@@ -54,6 +54,7 @@ class Size:
         self.arrivals = 6 if quick else 60
         self.scale = 4 if quick else 1  # of the lengths of arrivals: a divisor
         self.min_context = 0 if quick else 4096
+        self.context = 2048 if quick else 8192
         self.most_running = 24
 
     def request_bytes(self, tokens):
@@ -67,7 +68,7 @@ class Lab:
         self.options, self.size, self.line = options, Size(options.quick), Progress()
 
     def arguments(self):
-        return ["--max-model-len", "8192", "--max-num-seqs", str(self.size.most_running), "--max-queue-size", "128", "--max-queue-tokens",
+        return ["--max-model-len", str(self.size.context), "--max-num-seqs", str(self.size.most_running), "--max-queue-size", "128", "--max-queue-tokens",
                 "1000000", "--threads", str(self.options.threads), *WITH_GATES]
 
     def dense_server(self):
@@ -247,6 +248,8 @@ def decode(lab, results, failures, report):
             return None
         if any(min(b["sparse"]["sparse_steps"]) <= 0 for b in blocks):
             failures.append(f"decode, {algorithm}: no sparse step")
+        if any(b[side]["together"] < b[side]["offered"] for b in blocks for side in b):
+            failures.append(f"decode, {algorithm}: not all requests decoded together")
         ratios = [b["sparse"]["tokens_per_second"] / b["dense"]["tokens_per_second"] for b in blocks]
         for b, ratio in zip(blocks, ratios):
             d, s = b["dense"], b["sparse"]
@@ -370,7 +373,7 @@ def main():
     options.sequences = options.sequences or (4 if options.quick else 12)
     harness.BINARY, harness.MODEL = options.binary, options.model
     lab, results = Lab(options), Results(options.results, options.binary)
-    lab.known = [options.quick, options.threads, options.text]
+    lab.known = [lab.size.__dict__, options.threads, options.text]
     failures, report, best = [], {"link": "emulated", "fast_bytes": lab.size.fast_bytes}, options.best
     if "capacity" in options.only:
         capacity(lab, results, failures, report)

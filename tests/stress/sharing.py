@@ -2,8 +2,8 @@
 """Prefix sharing under sparse attention, and conversations that change their algorithm.
 
 Two questions about one document, asked together, under each algorithm: they share the document's KV (cached tokens, bytes that live in
-host memory) and select what they select when each computes everything itself, step by step, layer by layer, KV head by KV head; text and
-log-probabilities too. The pages come from --kv-trace.
+host memory) and its index (tokens that were indexed) and select what they select when each computes everything itself, step by step, layer
+by layer, KV head by KV head; text and log-probabilities too. The pages come from --kv-trace.
 
 A conversation over the document whose turns are dense or under one algorithm each: every turn takes from the prefix cache exactly the
 stripes that are known densely, which are those of all prompts and of what dense turns generated, so that a change of algorithm costs no
@@ -28,6 +28,7 @@ from progress import Progress
 from results import Results
 
 GROUPS = 30 * 3  # layers and KV heads of the default model
+SEGMENT = 1024  # what RetroInfer indexes at a time
 QUESTION = 40  # tokens of a question
 SETTINGS = {
     "streaming": {"budget_tokens": 192},
@@ -106,11 +107,13 @@ def shared(algorithm, options, context):
             document, prompts = two_questions(Documents(server, options.text), options)
             answers, row["live_bytes"] = ask_together(server, prompts, tokens, settings(algorithm))
             wait_until_idle(server)
+            row["indexed"] = server.metric_sum("spindle_sparse_indexed_tokens_total")
         with_cache = by_steps(traced(folder), tokens)
     with tempfile.TemporaryDirectory() as folder:
         with harness.Server(*context, *mirror, "--no-enable-prefix-caching", "--kv-trace", folder, fixture=False) as server:
             alone = [ask(server, ids, count, settings(algorithm)) for ids, count in zip(prompts, tokens)]
             wait_until_idle(server)
+            row["indexed_unshared"] = server.metric_sum("spindle_sparse_indexed_tokens_total")
         without = by_steps(traced(folder), tokens)
     row["shared"], row["unshared"] = [summary(a) for a in answers], [summary(a) for a in alone]
     row["selections"] = [sum(map(len, trace or [])) for trace in without]
@@ -120,6 +123,12 @@ def shared(algorithm, options, context):
     row["unshared_bytes"] = sum(-(-(len(p) + t) // STRIPE) for p, t in zip(prompts, tokens)) * STRIPE_BYTES
     row["expected_bytes"] = row["unshared_bytes"] - row["document_stripes"] * STRIPE_BYTES
     row["steps"] = [t - 1 for t in tokens]
+    # The last generated token has no KV.
+    with_kv = [len(p) + t - 1 for p, t in zip(prompts, tokens)]
+    unit = 0 if algorithm in ("dense", "streaming") else SEGMENT if algorithm == "retroinfer" else 1
+    indexable = [n // unit * unit if unit else 0 for n in [*with_kv, row["document_stripes"] * STRIPE]]
+    row["expected_unshared_indexed"] = sum(indexable[:-1])
+    row["expected_indexed"] = sum(indexable[:-1]) - indexable[-1]
     return row
 
 
@@ -133,6 +142,9 @@ def judge_shared(row, failures):
            f"{[a['cached'] for a in row['shared']]} tokens cached of a document of {row['document_stripes']} stripes")
     expect(all(a["cached"] == 0 for a in row["unshared"]), "the server without a cache found something in it")
     expect(0 < row["live_bytes"] <= row["expected_bytes"], f"{row['live_bytes']:.0f} bytes live, {row['expected_bytes']} expected")
+    expect(row["indexed"] == row["expected_indexed"], f"{row['indexed']:.0f} tokens indexed, {row['expected_indexed']} expected")
+    expect(row["indexed_unshared"] == row["expected_unshared_indexed"],
+           f"{row['indexed_unshared']:.0f} tokens indexed without a cache, {row['expected_unshared_indexed']} expected")
     expect(row["selections"] == [steps * GROUPS for steps in row["steps"]], f"{row['selections']} selections traced")
     expect(row["differing"] == [0, 0], f"the selections of {row['differing']} steps differ")
     if row["algorithm"] != "dense":
@@ -190,10 +202,10 @@ def judge_turns(rows, failures):
 
 def print_tables(pairs, conversation_rows):
     if pairs:
-        print(f"{'two questions':<14}{'cached':>8}{'live MiB':>10}{'unshared MiB':>14}{'selections':>12}{'pages':>10}{'steps that differ':>19}")
+        print(f"{'two questions':<14}{'cached':>8}{'live MiB':>10}{'unshared':>10}{'indexed':>9}{'unshared':>10}{'selections':>12}{'pages':>10}{'steps that differ':>19}")
     for row in pairs:
         print(f"{row['algorithm']:<14}{max(a['cached'] for a in row['shared']):>8}{row['live_bytes'] / 2 ** 20:>10.0f}"
-              f"{row['unshared_bytes'] / 2 ** 20:>14.0f}{sum(row['selections']):>12}{sum(row['pages']):>10}{sum(row['differing']):>19}")
+              f"{row['unshared_bytes'] / 2 ** 20:>10.0f}{row['indexed']:>9.0f}{row['indexed_unshared']:>10.0f}{sum(row['selections']):>12}{sum(row['pages']):>10}{sum(row['differing']):>19}")
     if conversation_rows:
         print(f"{'turn':<6}{'algorithm':<12}{'prompt':>8}{'cached':>8}{'expected':>10}{'sparse steps':>14}  as computed anew")
     for row in conversation_rows:
