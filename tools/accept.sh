@@ -13,7 +13,7 @@
 #   B7  metadata and look-ups         B8  gather, disk and bookkeeping beside what the machine gives
 #   B10 experiments D2, D3, D4, D9 (see tools/experiments/README.md)
 #   B11 resident size below the memory plan; coverage of src/kv (its sanitizers: A7)
-#   C2  a token budget that covers the context gives dense attention (over HTTP; without the shortcut: sparse_decode_test)
+#   C2  a token budget that covers the context gives dense attention (over HTTP; without the shortcut: sparse_test)
 #   C5  requests held, throughput and time to the first token against dense at equal fast memory; emulated link; hours, on a quiet machine.
 #       SPINDLE_CAPACITY_ARGS: further arguments, for example "--only capacity" or "--lgb-pairs 1"
 #   C6  two requests share a document's KV; conversations that change their algorithm
@@ -151,8 +151,8 @@ stress() {
 }
 
 accept_C2() {
-  "$ROOT/tools/build.sh" release sparse_decode_test
-  "$ROOT/build/release/bin/sparse_decode_test" --gtest_brief=1
+  "$ROOT/tools/build.sh" release sparse_test
+  "$ROOT/build/release/bin/sparse_test" --gtest_brief=1 --gtest_filter='*EverythingSelectedEqualsDense*'
   stress full_budget
 }
 
