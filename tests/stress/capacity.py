@@ -25,9 +25,9 @@ import pathlib
 import random
 import statistics
 import sys
-import threading
 
-from sparse_requests import ALGORITHMS, STRIPE, WITH_GATES, Documents, ask, finish, request_body, wait_until_idle  # finds harness
+from sparse_requests import (ALGORITHMS, STRIPE, WITH_GATES, Documents, Largest, ask, finish, request_body, running_requests,  # finds harness
+                             sparse_steps, wait_until_idle)
 import arrivals
 import harness
 import streams
@@ -120,34 +120,9 @@ def burst(lab, server, prompts, tokens, algorithm, label):
     found.update(offered=len(prompts), problems=streams.problems(done), load_average=os.getloadavg()[0])
     if not found["problems"]:
         found.update(together=streams.most_together(done), tokens_per_second=streams.steady_throughput(done),
-                     decode_throughput=streams.decode_throughput(done), sparse_steps=[sparse_steps(s) for s in done],
+                     decode_throughput=streams.decode_throughput(done), sparse_steps=[sparse_steps(s.stats["sparse"]) for s in done],
                      cached=min(s.cached for s in done))
     return found
-
-
-def sparse_steps(stream):
-    stats = stream.stats["sparse"]
-    return stats["decode_steps"] - stats["dense_steps"] if stats["algorithm"] != "dense" else 0
-
-
-class Peak:
-    """The most requests that ran at once, sampled."""
-
-    def __init__(self, server):
-        self.server, self.most, self.ends = server, 0, threading.Event()
-        self.thread = threading.Thread(target=self.work)
-
-    def work(self):
-        while not self.ends.wait(0.05):
-            self.most = max(self.most, self.server.metric_sum("spindle_running_requests"))
-
-    def __enter__(self):
-        self.thread.start()
-        return self
-
-    def __exit__(self, *_):
-        self.ends.set()
-        self.thread.join()
 
 
 def dense_capacity(lab):
@@ -156,7 +131,7 @@ def dense_capacity(lab):
     offered = size.fast_bytes // size.request_bytes(size.prompt + size.tokens) + 2
     with lab.dense_server() as server:
         prompts = lab.prompts(server, "capacity", [size.prompt] * offered)
-        with Peak(server) as peak:
+        with Largest(lambda: running_requests(server)) as peak:
             found = burst(lab, server, prompts, size.tokens, None, "dense, resident")
     return {**found, "held": int(peak.most)}
 
@@ -282,14 +257,14 @@ def open_run(lab, algorithm, label, name, lengths, answers, times):
     with server_of() as server:
         prompts = lab.prompts(server, name, lengths)
         before = counters(server)
-        with Peak(server) as peak:
+        with Largest(lambda: running_requests(server)) as peak:
             done = streams.replay(server.port, [lab.body(*each, algorithm) for each in zip(prompts, answers)], times,
                                   lambda n: lab.show(f"{label}: {n}/{len(prompts)} answers"))
         found = {key: after - before[key] for key, after in counters(server).items()}
     found.update(problems=streams.problems(done), most_running=peak.most, load_average=os.getloadavg()[0])
     if not found["problems"]:
         found.update(tokens_per_second=streams.output_throughput(done), seconds=streams.seconds(done), median_ttft=streams.median_ttft(done),
-                     ttft=[s.ttft for s in done], sparse_steps=min(sparse_steps(s) for s in done))
+                     ttft=[s.ttft for s in done], sparse_steps=min(sparse_steps(s.stats["sparse"]) for s in done))
     return found
 
 

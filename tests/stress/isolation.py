@@ -21,7 +21,8 @@ import tempfile
 import threading
 import time
 
-from sparse_requests import ALGORITHMS, WITH_GATES, Documents, ask, finish, request_body, sparse_steps, wait_until_idle  # finds harness
+from sparse_requests import (ALGORITHMS, WITH_GATES, Documents, Largest, ask, finish, request_body, running_requests,  # finds harness
+                             sparse_steps, wait_until_idle)
 import harness
 from equality import STRIPE_BYTES
 from progress import Progress
@@ -181,26 +182,6 @@ class Company:
             self.least_steps[sparse["algorithm"]] = self.least_steps.get(sparse["algorithm"], 0) + at_least
 
 
-class Watch:
-    """The most requests that ran at once, sampled."""
-
-    def __init__(self, server):
-        self.server, self.most, self.ends = server, 0, threading.Event()
-        self.thread = threading.Thread(target=self.work)
-
-    def work(self):
-        while not self.ends.wait(0.05):
-            self.most = max(self.most, self.server.metric_sum("spindle_running_requests"))
-
-    def __enter__(self):
-        self.thread.start()
-        return self
-
-    def __exit__(self, *_):
-        self.ends.set()
-        self.thread.join()
-
-
 def counted_steps(server):
     return {name: sum(server.metric_sum("spindle_sparse_steps_total", algorithm=name, kind=kind) for kind in ("sparse", "fallback"))
             for name in ALGORITHMS}
@@ -236,7 +217,7 @@ def run_part(label, arguments, size, reference, options, tokens):
             time.sleep(2)
             for number in range(options.rounds):
                 name, ids, sparse = fixed[number % len(fixed)]
-                with Watch(server) as watch:
+                with Largest(lambda: running_requests(server)) as watch:
                     answer = ask(server, ids, size.fixed_tokens, sparse, cache_prompt=number // len(fixed) % 2 == 0, logprobs=20)
                 row["rounds"] += 1
                 row["same_text"] += answer.text == reference[name]["text"]

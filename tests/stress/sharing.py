@@ -18,9 +18,8 @@ import pathlib
 import random
 import sys
 import tempfile
-import threading
 
-from sparse_requests import ALGORITHMS, STRIPE, WITH_GATES, Documents, ask, finish, wait_until_idle  # finds harness
+from sparse_requests import ALGORITHMS, STRIPE, WITH_GATES, Documents, Largest, ask, finish, wait_until_idle  # finds harness
 import harness
 from equality import STRIPE_BYTES
 from page_trace import decode_selections
@@ -43,28 +42,12 @@ def settings(algorithm):
     return None if algorithm == "dense" else {"algorithm": algorithm, "min_context": 0, **SETTINGS[algorithm]}
 
 
-class Live:
-    """The most bytes of KV that running requests held in host memory, sampled while `needed` requests ran."""
-
-    def __init__(self, server, needed):
-        self.server, self.needed, self.most, self.ends = server, needed, 0, threading.Event()
-        self.thread = threading.Thread(target=self.work)
-
-    def work(self):
-        while not self.ends.wait(0.02):
-            samples, _ = self.server.metrics()
-            running = sum(v for k, v in samples.items() if k.startswith("spindle_running_requests"))
-            if running == self.needed:
-                self.most = max(self.most, sum(v for k, v in samples.items()
-                                               if k.startswith("spindle_kv_used_bytes") and 'tier="host"' in k and 'state="live"' in k))
-
-    def __enter__(self):
-        self.thread.start()
-        return self
-
-    def __exit__(self, *_):
-        self.ends.set()
-        self.thread.join()
+def live_bytes(server, needed):
+    """Bytes of KV that running requests hold in host memory; 0 unless `needed` run."""
+    samples, _ = server.metrics()
+    running = sum(value for name, value in samples.items() if name.startswith("spindle_running_requests"))
+    return sum(value for name, value in samples.items()
+               if name.startswith("spindle_kv_used_bytes") and 'tier="host"' in name and 'state="live"' in name and running == needed)
 
 
 def traced(folder):
@@ -91,7 +74,7 @@ def summary(answer):
 
 
 def ask_together(server, prompts, tokens, sparse):
-    with Live(server, len(prompts)) as live, concurrent.futures.ThreadPoolExecutor(len(prompts)) as pool:
+    with Largest(lambda: live_bytes(server, len(prompts))) as live, concurrent.futures.ThreadPoolExecutor(len(prompts)) as pool:
         jobs = [pool.submit(ask, server, ids, count, sparse) for ids, count in zip(prompts, tokens)]
         answers = [job.result() for job in jobs]
     return answers, live.most

@@ -3,6 +3,7 @@ import hashlib
 import json
 import pathlib
 import sys
+import threading
 import time
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -89,6 +90,30 @@ def ask(server, ids, tokens, sparse=None, **fields):
     if response.status != 200:
         raise AssertionError(response.body)
     return Answer(response.json)
+
+
+class Largest:
+    """The largest value of something, sampled until the block ends."""
+
+    def __init__(self, read):
+        self.read, self.most, self.ends = read, 0, threading.Event()
+        self.thread = threading.Thread(target=self.work)
+
+    def work(self):
+        while not self.ends.wait(0.03):
+            self.most = max(self.most, self.read())
+
+    def __enter__(self):
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self.ends.set()
+        self.thread.join()
+
+
+def running_requests(server):
+    return server.metric_sum("spindle_running_requests")
 
 
 def wait_until_idle(server):
