@@ -13,9 +13,17 @@
 #   B7  metadata and look-ups         B8  gather, disk and bookkeeping beside what the machine gives
 #   B10 experiments D2, D3, D4, D9 (see tools/experiments/README.md)
 #   B11 resident size below the memory plan; coverage of src/kv (its sanitizers: A7)
+#   C2  a token budget that covers the context gives dense attention (over HTTP; without the shortcut: sparse_test)
+#   C3  quality gates of every algorithm at 4,096 and 7,500 tokens: hours; goes on where it was interrupted.
+#       SPINDLE_QUALITY_ARGS: further arguments of `spindle eval`, SPINDLE_QUALITY_ALGORITHMS: a selection
 #   C4  speed of sparse decoding beside our own dense, on a quiet machine (beside other engines: tools/compare/README.md)
+#   C5  requests held, throughput and time to the first token against dense at equal fast memory; emulated link; hours, on a quiet machine.
+#       SPINDLE_CAPACITY_ARGS: further arguments, for example "--only capacity" or "--lgb-pairs 1"
+#   C6  two requests share a document's KV; conversations that change their algorithm
+#   C7  a request among others that mix algorithms, budgets, lengths and cancels
 #   C8  experiments D1, D2 on real selections, D5 to D8, D10 to D12
 #   C10 time and memory of sparse indexes
+# C2 and C5 to C7 go on where they were interrupted, and take --quick when run by themselves (tests/stress).
 set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 PATH=$PATH:$HOME/.cargo/bin
@@ -138,10 +146,58 @@ accept_B10() {
   experiments D2 D3 D4 D9
 }
 
+# A script of tests/stress that keeps its parts in $name.results and reports to $name.json.
+stress() {
+  local script=$1
+  shift
+  "$ROOT/tools/build.sh" release spindle
+  "$VENV/bin/python" "$ROOT/tests/stress/$script.py" --binary "$binary" --model "$SPINDLE_TEST_MODEL" \
+    --results "$results/$name.results" --json "$results/$name.json" "$@"
+}
+
+accept_C2() {
+  "$ROOT/tools/build.sh" release sparse_test
+  "$ROOT/build/release/bin/sparse_test" --gtest_brief=1 --gtest_filter='*EverythingSelectedEqualsDense*'
+  stress full_budget
+}
+
+# Each algorithm and context by itself, so that an interrupted run loses one of them at most.
+accept_C3() {
+  "$ROOT/tools/build.sh" release spindle
+  local texts=() text context algorithm outcome failed=0 gates
+  while IFS= read -r text; do texts+=(--text "$text"); done < <("$ROOT/tools/eval_texts.py")
+  gates=$ROOT/configs/sparse/gates/$(basename "$SPINDLE_TEST_MODEL" .q4_1.gguf).gates.safetensors
+  for context in 4096 7500; do
+    for algorithm in ${SPINDLE_QUALITY_ALGORITHMS:-shadowkv retroinfer quest seer_r}; do
+      local folder=$results/C3/$context-$algorithm
+      case $(cat "$folder/outcome" 2>/dev/null) in
+        "$commit passed") continue ;;
+        "$commit failed") failed=1; continue ;;
+      esac
+      outcome=passed
+      # shellcheck disable=SC2086 # a list of words
+      "$binary" eval "$SPINDLE_TEST_MODEL" "${texts[@]}" --context "$context" --algorithms "$algorithm" --budgets 25%,12.5%,6% \
+        --windows 32 --steps 256 --samples 100 --sparse-gates "$gates" --gates --output "$folder" ${SPINDLE_QUALITY_ARGS:-} || { outcome=failed; failed=1; }
+      "$VENV/bin/python" "$ROOT/tools/experiments/quality.py" "$folder/report.json" "$folder/plots"
+      echo "$commit $outcome" >"$folder/outcome"
+    done
+  done
+  [ $failed = 0 ]
+}
+
 accept_C4() {
   "$ROOT/tools/build.sh" release spindle attention_bench
   experiments C4
 }
+
+accept_C5() {
+  # shellcheck disable=SC2046,SC2086 # lists of words
+  stress capacity --text $("$ROOT/tools/eval_texts.py") ${SPINDLE_CAPACITY_ARGS:-}
+}
+
+accept_C6() { stress sharing; }
+
+accept_C7() { stress isolation; }
 
 accept_C8() {
   "$ROOT/tools/build.sh" release spindle kv_bench memory_policy_bench

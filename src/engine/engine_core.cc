@@ -335,6 +335,7 @@ void EngineCore::Publish(TimePoint now, bool idle) {
                      .counters = parts_.runner.fast_counters()};
     parts_.metrics.fast.Publish(*snapshot.fast);
   }
+  parts_.metrics.sparse.PublishIndexed(parts_.runner.indexed_tokens());
   if (parts_.trace != nullptr) {
     parts_.metrics.trace.Publish(parts_.trace->Stats());
   }

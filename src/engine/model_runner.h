@@ -40,6 +40,10 @@ class ModelRunner final : public StepRunner {
     return runtime_.Counters();
   }
 
+  [[nodiscard]] std::span<const sparse::IndexedTokens> indexed_tokens() const override {
+    return runtime_.Indexed();
+  }
+
  private:
   const std::unique_ptr<platform::ComputePool> pool_;
   const std::unique_ptr<model::Model> model_;

@@ -17,26 +17,31 @@ SparseMetrics::SparseMetrics(metrics::Registry& registry, const sparse::Algorith
                                  "some layer fell back to all of the context.",
                                  {{"algorithm", name}, {"kind", kind}});
     };
-    series_.push_back({.algorithm = algorithm->name(),
-                       .sparse_steps = steps("sparse"),
-                       .dense_steps = steps("dense"),
-                       .fallback_steps = steps("fallback"),
-                       .attended_fraction = registry.AddHistogram(
-                           "spindle_sparse_attended_fraction",
-                           "Share of the context that a row attended to, over its sparse layers.",
-                           {0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9, 1},
-                           {{"algorithm", name}}),
-                       .est_mass = registry.AddHistogram(
-                           "spindle_sparse_est_mass",
-                           "Share of the attention mass on what a row attended to, by the "
-                           "algorithm's estimate, where it was made.",
-                           {0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1},
-                           {{"algorithm", name}}),
-                       .audit_divergence = registry.AddHistogram(
-                           "spindle_sparse_audit_divergence",
-                           "Divergence of audited rows from dense attention: KL in nats.",
-                           {1e-5, 1e-4, 1e-3, 0.01, 0.03, 0.1, 0.3, 1, 3, 10},
-                           {{"algorithm", name}})});
+    series_.push_back(
+        {.algorithm = algorithm->name(),
+         .sparse_steps = steps("sparse"),
+         .dense_steps = steps("dense"),
+         .fallback_steps = steps("fallback"),
+         .attended_fraction = registry.AddHistogram(
+             "spindle_sparse_attended_fraction",
+             "Share of the context that a row attended to, over its sparse layers.",
+             {0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9, 1},
+             {{"algorithm", name}}),
+         .est_mass =
+             registry.AddHistogram("spindle_sparse_est_mass",
+                                   "Share of the attention mass on what a row attended to, by the "
+                                   "algorithm's estimate, where it was made.",
+                                   {0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1},
+                                   {{"algorithm", name}}),
+         .audit_divergence =
+             registry.AddHistogram("spindle_sparse_audit_divergence",
+                                   "Divergence of audited rows from dense attention: KL in nats.",
+                                   {1e-5, 1e-4, 1e-3, 0.01, 0.03, 0.1, 0.3, 1, 3, 10},
+                                   {{"algorithm", name}}),
+         .indexed_tokens = {.counter = registry.AddCounter(
+                                "spindle_sparse_indexed_tokens_total",
+                                "Tokens whose keys were put into an index; shared ones once.",
+                                {{"algorithm", name}})}});
   }
   for (const std::shared_ptr<const sparse::PrefillMethod>& method : sparse::PrefillMethods()) {
     const std::string name(method->name());
@@ -69,6 +74,15 @@ const SparseMetrics::Series* SparseMetrics::Find(std::string_view algorithm) con
 void SparseMetrics::ObserveAudit(std::string_view algorithm, double kl) const {
   if (const Series* const series = Find(algorithm); series != nullptr) {
     series->audit_divergence.Observe(kl);
+  }
+}
+
+void SparseMetrics::PublishIndexed(std::span<const sparse::IndexedTokens> totals) {
+  for (const sparse::IndexedTokens& total : totals) {
+    const auto it = std::ranges::find(series_, total.algorithm, &Series::algorithm);
+    if (it != series_.end()) {
+      it->indexed_tokens.Follow(total.tokens);
+    }
   }
 }
 

@@ -1,14 +1,18 @@
 // The metric families of sparse attention: what rows of generated tokens attended to, by algorithm,
 // and what blocks of prompts did, by method.
-// All series exist, at zero, from the start. Thread-safety: thread-safe. Borrows the registry.
+// All series exist, at zero, from the start. Thread-safety: thread-safe, PublishIndexed by one
+// thread. Borrows the registry.
 #pragma once
 
+#include <span>
 #include <string_view>
 #include <vector>
 
+#include "engine/kv_metrics.h"
 #include "metrics/metrics.h"
 #include "sparse/algorithm_set.h"
 #include "sparse/decode_use.h"
+#include "sparse/indexed_tokens.h"
 #include "sparse/prefill_use.h"
 
 namespace spindle::engine {
@@ -26,6 +30,9 @@ class SparseMetrics {
   // A row under `algorithm` was computed densely as well; `kl` in nats.
   void ObserveAudit(std::string_view algorithm, double kl) const;
 
+  // At the end of a step: totals since the start.
+  void PublishIndexed(std::span<const sparse::IndexedTokens> totals);
+
  private:
   struct Series {
     std::string_view algorithm;
@@ -35,6 +42,7 @@ class SparseMetrics {
     metrics::Histogram attended_fraction;
     metrics::Histogram est_mass;
     metrics::Histogram audit_divergence;
+    FollowingCounter indexed_tokens;
   };
 
   struct PrefillSeries {

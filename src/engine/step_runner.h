@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "base/hash.h"
 #include "model/model.h"
+#include "sparse/indexed_tokens.h"
 #include "sparse/mirror_attention.h"
 
 namespace spindle::engine {
@@ -33,6 +34,9 @@ class StepRunner {
 
   // What Forward found in the fast tier and copied to it; zeros without one.
   [[nodiscard]] virtual sparse::MirrorCounters fast_counters() const { return {}; }
+
+  // What Forward has indexed for sparse attention; valid until the next call.
+  [[nodiscard]] virtual std::span<const sparse::IndexedTokens> indexed_tokens() const { return {}; }
 };
 
 }  // namespace spindle::engine

@@ -169,4 +169,8 @@ MirrorCounters AttentionRuntime::Counters() const {
   return impl_->mirror == nullptr ? MirrorCounters() : impl_->mirror->Counters();
 }
 
+std::span<const IndexedTokens> AttentionRuntime::Indexed() const {
+  return impl_->indexes.Indexed();
+}
+
 }  // namespace spindle::sparse

@@ -13,6 +13,7 @@
 #include "kernels/registry.h"
 #include "kv/kv_store.h"
 #include "platform/compute_pool.h"
+#include "sparse/indexed_tokens.h"
 #include "sparse/mirror_attention.h"
 #include "sparse/sequence_rows.h"
 #include "tensor/attention_spec.h"
@@ -63,6 +64,9 @@ class AttentionRuntime {
 
   // Of the fast tier; zeros in place. Between layers.
   [[nodiscard]] MirrorCounters Counters() const;
+
+  // Since the start; valid until the next step.
+  [[nodiscard]] std::span<const IndexedTokens> Indexed() const;
 
  private:
   struct Impl;

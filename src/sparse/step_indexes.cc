@@ -37,7 +37,28 @@ void StepIndexes::UndoUnfinished() {
   for (const SegmentWork& work : segment_work_) {
     work.store->Forget(work.blob);
   }
-  EndStep();
+  stripe_work_.clear();
+  segment_work_.clear();
+}
+
+void StepIndexes::EndStep() {
+  for (const StripeWork& work : stripe_work_) {
+    Count(*work.algorithm, work.lane_end - work.lane_begin);
+  }
+  for (const SegmentWork& work : segment_work_) {
+    Count(*work.algorithm, kSegmentTokens);
+  }
+  stripe_work_.clear();
+  segment_work_.clear();
+}
+
+void StepIndexes::Count(const SparseAlgorithm& algorithm, uint64_t tokens) {
+  const auto it = std::ranges::find(indexed_, algorithm.name(), &IndexedTokens::algorithm);
+  if (it == indexed_.end()) {
+    indexed_.push_back({algorithm.name(), tokens});
+  } else {
+    it->tokens += tokens;
+  }
 }
 
 // The algorithm's store, made at first use.

@@ -14,6 +14,7 @@
 #include "kv/kv_store.h"
 #include "platform/compute_pool.h"
 #include "sparse/index_store.h"
+#include "sparse/indexed_tokens.h"
 #include "sparse/segment_index_store.h"
 #include "sparse/sequence_rows.h"
 #include "tensor/attention_spec.h"
@@ -34,10 +35,10 @@ class StepIndexes {
   [[nodiscard]] absl::Status Build(LayerIdx layer, const tensor::AttentionSpec& spec);
 
   // Every layer was built. Without it the next step begins with what this one has left out.
-  void EndStep() {
-    stripe_work_.clear();
-    segment_work_.clear();
-  }
+  void EndStep();
+
+  // Of algorithms that have indexed something, in the order of their first.
+  [[nodiscard]] std::span<const IndexedTokens> Indexed() const { return indexed_; }
 
   // Of the step's i-th sequence; empty without an index. Valid until the next step.
   [[nodiscard]] IndexView ViewOf(uint32_t sequence, LayerIdx layer, KvHeadIdx head) const;
@@ -73,6 +74,7 @@ class StepIndexes {
   };
 
   void UndoUnfinished();
+  void Count(const SparseAlgorithm& algorithm, uint64_t tokens);
   template <typename Store>
   [[nodiscard]] absl::StatusOr<Store*> StoreOf(
       const SparseAlgorithm& algorithm, std::map<const SparseAlgorithm*, Store>* stores) const;
@@ -96,6 +98,7 @@ class StepIndexes {
   std::vector<StripeWork> stripe_work_;
   std::vector<SegmentWork> segment_work_;
   std::vector<BuildWorkspace> workspaces_;  // [workers]
+  std::vector<IndexedTokens> indexed_;
   std::vector<SequenceIndex> sequences_;
   std::vector<const uint8_t*> blobs_;
 };

@@ -12,8 +12,6 @@ With --results, every way of serving is kept in FILE as soon as it is done, and 
 """
 import argparse
 import concurrent.futures
-import hashlib
-import json
 import pathlib
 import sys
 import tempfile
@@ -25,30 +23,12 @@ sys.path.insert(0, str(HERE.parent / "e2e"))
 import harness  # noqa: E402
 from equality import STRIPE_BYTES, answer, make_prompts  # noqa: E402
 from progress import Progress  # noqa: E402
+from results import Results  # noqa: E402
 
 PAGE_BYTES = 4096  # of the default model
 LAYERS, HEADS, SPAN_PAGES = 30, 3, 64
 MIN_MOVES = 1000
 LONG_ANSWER = 500
-
-
-class Results:
-    """What runs have found, by binary and arguments; kept in a file if there is one."""
-
-    def __init__(self, path, binary):
-        self.path = path
-        self.binary = hashlib.sha256(pathlib.Path(binary).read_bytes()).hexdigest()
-        self.runs = json.loads(path.read_text()) if path and path.exists() else {}
-
-    def key(self, *parts):
-        return hashlib.sha256(json.dumps([self.binary, *parts]).encode()).hexdigest()
-
-    def keep(self, key, values):
-        if self.path:
-            self.runs[key] = values
-            partial = self.path.with_suffix(".partial")
-            partial.write_text(json.dumps(self.runs))
-            partial.replace(self.path)
 
 
 RESULTS = None  # set by main

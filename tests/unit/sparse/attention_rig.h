@@ -85,7 +85,7 @@ class AttentionRig {
 
   [[nodiscard]] kv::KvStore& store() { return *store_; }
 
-  [[nodiscard]] AttentionRuntime& runtime() { return *runtime_; }
+  [[nodiscard]] AttentionRuntime& runtime() const { return *runtime_; }
 
   [[nodiscard]] const RigOptions& options() const { return options_; }
 

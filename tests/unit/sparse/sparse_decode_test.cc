@@ -208,6 +208,39 @@ TEST_P(SparseDecodeTest, SharedStripesGiveTheSameBits) {
   }
 }
 
+uint64_t NumIndexedTokens(const AttentionRig& rig) {
+  uint64_t tokens = 0;
+  for (const IndexedTokens& each : rig.runtime().Indexed()) {
+    tokens += each.tokens;
+  }
+  return tokens;
+}
+
+TEST_P(SparseDecodeTest, ASharedIndexIsMadeOnce) {
+  const SparsePolicy policy = Policy(GetParam(), 160);
+  AttentionRig rig(Options());
+  const std::vector<Digest> keys = KeysOfPrompt();
+  const auto shared = static_cast<uint32_t>(keys.size() * kStripeTokens);
+  const bool has_index = policy.algorithm().index_bytes(rig.store().geometry()) > 0;
+  const bool of_segments = policy.algorithm().index_unit() == IndexUnit::kSegment;
+  const SequenceId first = rig.Open();
+  const RigRows prompt{first, 1, 0, kPrompt, &policy, kPrompt};
+  rig.Step({&prompt, 1});
+  const uint64_t once = NumIndexedTokens(rig);
+  const auto segments = static_cast<uint32_t>(kPrompt / kSegmentTokens * kSegmentTokens);
+  EXPECT_EQ(once, !has_index ? 0 : of_segments ? segments : kPrompt);
+  for (uint32_t i = 0; i < keys.size(); ++i) {
+    rig.store().Seal(first, i, keys[i]);
+  }
+  const SequenceId second =
+      rig.store().Open(BudgetGroupId(2), keys, static_cast<uint32_t>(keys.size()));
+  const RigRows rest{second, 1, shared, kPrompt - shared, &policy, kPrompt};
+  rig.Step({&rest, 1});
+  EXPECT_EQ(NumIndexedTokens(rig) - once, has_index && !of_segments ? kPrompt - shared : 0);
+  rig.store().Close(first);
+  rig.store().Close(second);
+}
+
 // Another sequence's index in a recycled slot is never taken for its own.
 TEST_P(SparseDecodeTest, RecycledSlotsAreIndexedAnew) {
   RigOptions options = Options();
