@@ -13,7 +13,7 @@
 #   B7  metadata and look-ups         B8  gather, disk and bookkeeping beside what the machine gives
 #   B10 experiments D2, D3, D4, D9 (see tools/experiments/README.md)
 #   B11 resident size below the memory plan; coverage of src/kv (its sanitizers: A7)
-#   C2  a token budget that covers the context gives dense attention (over HTTP; without the shortcut: sparse_test)
+#   C2  a token budget that covers the context gives dense attention (over HTTP; without the shortcut: sparse_runtime_test)
 #   C3  quality gates of every algorithm at 4,096 and 7,500 tokens: hours; goes on where it was interrupted.
 #       SPINDLE_QUALITY_ARGS: further arguments of `spindle eval`, SPINDLE_QUALITY_ALGORITHMS: a selection
 #   C4  speed of sparse decoding beside our own dense, on a quiet machine (beside other engines: tools/compare/README.md)
@@ -156,8 +156,8 @@ stress() {
 }
 
 accept_C2() {
-  "$ROOT/tools/build.sh" release sparse_test
-  "$ROOT/build/release/bin/sparse_test" --gtest_brief=1 --gtest_filter='*EverythingSelectedEqualsDense*'
+  "$ROOT/tools/build.sh" release sparse_runtime_test
+  "$ROOT/build/release/bin/sparse_runtime_test" --gtest_brief=1 --gtest_filter='*EverythingSelectedEqualsDense*'
   stress full_budget
 }
 

@@ -7,7 +7,7 @@ set -euo pipefail
 PATH=$PATH:$HOME/.cargo/bin
 
 # Modules that run under ThreadSanitizer; gRPC is not linked there (its uninstrumented library gives false reports).
-TSAN_TESTS="base_test platform_test kv_test kv_disk_test sparse_test engine_test engine_thread_test serving_test"
+TSAN_TESTS="base_test platform_test kv_test kv_disk_test sparse_runtime_test engine_test engine_thread_test serving_test"
 FUZZ_SECONDS=${SPINDLE_FUZZ_SECONDS:-10}
 
 run_ctest() { # PRESET ctest arguments…

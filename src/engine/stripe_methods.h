@@ -15,10 +15,9 @@ namespace spindle::engine {
 
 // By position:
 //   [0, sparse_begin)          densely: shared with everybody
-//   [sparse_begin, sparse_end) sparse blocks of a prompt: shared with who has the same method. A
-//   row
-//                              follows from the tokens of its whole block, so both stripes of a
-//                              block carry them
+//   [sparse_begin, sparse_end) sparse blocks of a prompt: shared with who has the same method. Rows
+//                              follow from all tokens of their block, so both stripes of a block
+//                              carry them
 //   [sparse_end, …)            of a sparsely computed prompt: its dense end and what is generated,
 //                              shared with nobody but the other choices of the request
 // Without sparse blocks prompts are computed densely, and what is generated as `decode_method`

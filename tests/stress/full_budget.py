@@ -7,7 +7,7 @@ attention mass where that is offered, with kept choices, with every layer dense)
 budget must differ and take sparse steps, or the comparison would show nothing.
 
 That the sparse path itself does this, without the shortcut that a server takes when everything is selected, is a unit test
-(EverythingSelectedEqualsDense in sparse_test) and the exactness gate of `spindle eval`.
+(EverythingSelectedEqualsDense in sparse_runtime_test) and the exactness gate of `spindle eval`.
 
 use: full_budget.py --binary BIN --model GGUF [--lengths 4200 5000 6000 7000 7900] [--tokens 32] [--text FILE…] [--results FILE]
                     [--json FILE] [--quick]
