@@ -17,13 +17,13 @@ namespace spindle::sparse {
 namespace {
 
 #if defined(SPINDLE_SANITIZED)
-constexpr uint32_t kPrompt = 700;
-constexpr uint32_t kHeads = 2;
+constexpr uint32_t kPrefillPrompt = 700;
+constexpr uint32_t kPrefillQueryHeads = 2;
 #else
-constexpr uint32_t kPrompt = 1500;  // two segments, and a last block that is not full
-constexpr uint32_t kHeads = 6;
+constexpr uint32_t kPrefillPrompt = 1500;  // two segments, and a last block that is not full
+constexpr uint32_t kPrefillQueryHeads = 6;
 #endif
-constexpr uint32_t kKvHeads = 2;
+constexpr uint32_t kPrefillKvHeads = 2;
 
 // As sparse as inputs without any structure allow.
 PrefillPolicy SparsePrefill(const std::string& name, std::vector<bool> dense_layers = {}) {
@@ -41,7 +41,7 @@ PrefillPolicy FullPrefill(const std::string& name) {
   return {FindPrefillMethod(name), values};
 }
 
-bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
+bool SamePrefillBits(const std::vector<float>& a, const std::vector<float>& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
 
@@ -50,8 +50,8 @@ class PrefillBitsTest : public ::testing::TestWithParam<const char*> {
   static RigOptions Options() {
     return {.table = kernels::BestKernels()->name.data(),
             .num_layers = 2,
-            .num_q_heads = kHeads,
-            .num_kv_heads = kKvHeads,
+            .num_q_heads = kPrefillQueryHeads,
+            .num_kv_heads = kPrefillKvHeads,
             .num_threads = 2,
             .num_stripes = 120};
   }
@@ -62,13 +62,13 @@ class PrefillBitsTest : public ::testing::TestWithParam<const char*> {
                                     PrefillUse* use = nullptr) {
     const SequenceId sequence = rig.Open();
     std::vector<float> results;
-    for (uint32_t first = 0; first < kPrompt; first += chunk) {
+    for (uint32_t first = 0; first < kPrefillPrompt; first += chunk) {
       const RigRows rows{sequence,
                          1,
                          first,
-                         std::min(chunk, kPrompt - first),
+                         std::min(chunk, kPrefillPrompt - first),
                          nullptr,
-                         kPrompt,
+                         kPrefillPrompt,
                          nullptr,
                          nullptr,
                          prefill,
@@ -85,7 +85,7 @@ TEST_P(PrefillBitsTest, EverythingSelectedIsDense) {
   AttentionRig rig(Options());
   const std::vector<float> dense = Prefill(rig, nullptr, 512);
   const PrefillPolicy full = FullPrefill(GetParam());
-  EXPECT_TRUE(SameBits(Prefill(rig, &full, 512), dense));
+  EXPECT_TRUE(SamePrefillBits(Prefill(rig, &full, 512), dense));
 }
 
 TEST_P(PrefillBitsTest, SparseBlocksAreNotAndTheRestIs) {
@@ -95,10 +95,10 @@ TEST_P(PrefillBitsTest, SparseBlocksAreNotAndTheRestIs) {
   PrefillUse use;
   const std::vector<float> sparse = Prefill(rig, &policy, 512, &use);
   const uint32_t begin = policy.SparseBegin();
-  const uint32_t end = policy.SparseEnd(kPrompt);
+  const uint32_t end = policy.SparseEnd(kPrefillPrompt);
   ASSERT_LT(begin, end);
   uint32_t changed = 0;
-  for (uint32_t row = 0; row < kPrompt; ++row) {
+  for (uint32_t row = 0; row < kPrefillPrompt; ++row) {
     const size_t at = row * rig.token_width();
     const bool is_same =
         std::memcmp(&sparse[at], &dense[at], rig.token_width() * sizeof(float)) == 0;
@@ -118,20 +118,20 @@ TEST_P(PrefillBitsTest, ChunksThreadsAndPlacementDoNotMatter) {
   AttentionRig reference(Options());
   const std::vector<float> expected = Prefill(reference, &policy, 2048);
   for (const uint32_t chunk : {128U, 256U, 640U, 1024U}) {
-    EXPECT_TRUE(SameBits(Prefill(reference, &policy, chunk), expected)) << chunk;
+    EXPECT_TRUE(SamePrefillBits(Prefill(reference, &policy, chunk), expected)) << chunk;
   }
   RigOptions options = Options();
   for (const uint32_t threads : {1U, 4U}) {
     options.num_threads = threads;
     AttentionRig rig(options);
-    EXPECT_TRUE(SameBits(Prefill(rig, &policy, 512), expected)) << threads;
+    EXPECT_TRUE(SamePrefillBits(Prefill(rig, &policy, 512), expected)) << threads;
   }
   options = Options();
   options.mirror = true;
   for (const uint32_t frames : {0U, 8U, 64U}) {
     options.frames_per_group = frames;
     AttentionRig rig(options);
-    EXPECT_TRUE(SameBits(Prefill(rig, &policy, 384), expected)) << frames;
+    EXPECT_TRUE(SamePrefillBits(Prefill(rig, &policy, 384), expected)) << frames;
   }
 }
 
@@ -148,17 +148,17 @@ TEST_P(PrefillBitsTest, CompanyDoesNotMatter) {
   const RigRows prompt{decoding, 7, 0, 300, &decode, 300};
   rig.Step({&prompt, 1});
   std::vector<float> results;
-  for (uint32_t first = 0; first < kPrompt; first += 256) {
-    const uint32_t count = std::min(256U, kPrompt - first);
+  for (uint32_t first = 0; first < kPrefillPrompt; first += 256) {
+    const uint32_t count = std::min(256U, kPrefillPrompt - first);
     const std::vector<RigRows> rows = {
         {decoding, 7, 300 + first / 256, 1, &decode, 300},
-        {mine, 1, first, count, nullptr, kPrompt, nullptr, nullptr, &policy},
-        {neighbour, 3, first, count, nullptr, kPrompt, nullptr, nullptr, &other}};
+        {mine, 1, first, count, nullptr, kPrefillPrompt, nullptr, nullptr, &policy},
+        {neighbour, 3, first, count, nullptr, kPrefillPrompt, nullptr, nullptr, &other}};
     const std::vector<float> part = rig.Step(rows);
     const auto width = static_cast<ptrdiff_t>(rig.token_width());
     results.insert(results.end(), part.begin() + width, part.begin() + width * (1 + count));
   }
-  EXPECT_TRUE(SameBits(results, expected));
+  EXPECT_TRUE(SamePrefillBits(results, expected));
 }
 
 // Prompt and generated tokens in one step, as after a preemption.
@@ -170,16 +170,19 @@ TEST_P(PrefillBitsTest, RecomputedRowsMakeTheSameChoices) {
   constexpr uint32_t kSteps = 5;
   std::vector<float> expected = Prefill(rig, &policy, 512);
   const SequenceId sequence = rig.Open();
-  const RigRows prompt{sequence, 1, 0, kPrompt, &decode, kPrompt, nullptr, nullptr, &policy};
-  EXPECT_TRUE(SameBits(rig.Step({&prompt, 1}), expected));
+  const RigRows prompt{
+      sequence, 1, 0, kPrefillPrompt, &decode, kPrefillPrompt, nullptr, nullptr, &policy};
+  EXPECT_TRUE(SamePrefillBits(rig.Step({&prompt, 1}), expected));
   for (uint32_t step = 0; step < kSteps; ++step) {
-    const RigRows row{sequence, 1, kPrompt + step, 1, &decode, kPrompt, nullptr, nullptr, &policy};
+    const RigRows row{
+        sequence, 1, kPrefillPrompt + step, 1, &decode, kPrefillPrompt, nullptr, nullptr, &policy};
     const std::vector<float> part = rig.Step({&row, 1});
     expected.insert(expected.end(), part.begin(), part.end());
   }
   const SequenceId again = rig.Open();
-  const RigRows all{again, 1, 0, kPrompt + kSteps, &decode, kPrompt, nullptr, nullptr, &policy};
-  EXPECT_TRUE(SameBits(rig.Step({&all, 1}), expected));
+  const RigRows all{
+      again, 1, 0, kPrefillPrompt + kSteps, &decode, kPrefillPrompt, nullptr, nullptr, &policy};
+  EXPECT_TRUE(SamePrefillBits(rig.Step({&all, 1}), expected));
 }
 
 TEST_P(PrefillBitsTest, DenseLayersAndWindowsChooseNothing) {
@@ -192,7 +195,7 @@ TEST_P(PrefillBitsTest, DenseLayersAndWindowsChooseNothing) {
     const std::vector<float> dense = Prefill(rig, nullptr, 512);
     const std::vector<float> results = Prefill(rig, has_window ? &policy : &first_dense, 512);
     bool second_differs = false;
-    for (uint32_t row = 0; row < kPrompt; ++row) {
+    for (uint32_t row = 0; row < kPrefillPrompt; ++row) {
       const size_t at = row * rig.token_width();
       EXPECT_EQ(std::memcmp(&results[at], &dense[at], rig.q_width() * sizeof(float)), 0) << row;
       second_differs = second_differs || std::memcmp(&results[at + rig.q_width()],
@@ -216,7 +219,7 @@ TEST_P(PrefillBitsTest, AnyTableAndType) {
     AttentionRig rig(options);
     PrefillUse use;
     const std::vector<float> whole = Prefill(rig, &policy, 2048, &use);
-    EXPECT_TRUE(SameBits(Prefill(rig, &policy, 256), whole)) << table;
+    EXPECT_TRUE(SamePrefillBits(Prefill(rig, &policy, 256), whole)) << table;
     EXPECT_TRUE(std::ranges::all_of(whole, [](float value) { return std::isfinite(value); }));
     EXPECT_GT(use.sparse_blocks, 0U);
   }
@@ -244,10 +247,10 @@ TEST(PrefillBits, WhatIsNotSelectedIsNotRead) {
     return result;
   };
   const std::vector<float> expected = run(0);
-  EXPECT_TRUE(SameBits(run(1), expected));
-  EXPECT_TRUE(SameBits(run(3), expected));
-  EXPECT_FALSE(SameBits(run(4), expected));
-  EXPECT_FALSE(SameBits(run(5), expected));
+  EXPECT_TRUE(SamePrefillBits(run(1), expected));
+  EXPECT_TRUE(SamePrefillBits(run(3), expected));
+  EXPECT_FALSE(SamePrefillBits(run(4), expected));
+  EXPECT_FALSE(SamePrefillBits(run(5), expected));
 }
 
 }  // namespace

@@ -23,9 +23,9 @@
 namespace spindle::sparse {
 namespace {
 
-constexpr uint32_t kDim = 16;
+constexpr uint32_t kBlockDim = 16;
 
-std::vector<double> Presets(const PrefillMethod& method) {
+std::vector<double> PresetsOf(const PrefillMethod& method) {
   std::vector<double> values;
   for (const Knob& knob : method.knobs()) {
     values.push_back(knob.preset);
@@ -33,9 +33,9 @@ std::vector<double> Presets(const PrefillMethod& method) {
   return values;
 }
 
-std::vector<double> Values(const PrefillMethod& method,
-                           const std::vector<std::pair<std::string, double>>& changes) {
-  std::vector<double> values = Presets(method);
+std::vector<double> KnobsWith(const PrefillMethod& method,
+                              const std::vector<std::pair<std::string, double>>& changes) {
+  std::vector<double> values = PresetsOf(method);
   for (const auto& [name, value] : changes) {
     const auto knob = std::ranges::find(method.knobs(), name, &Knob::name);
     values[static_cast<size_t>(knob - method.knobs().begin())] = value;
@@ -53,7 +53,7 @@ class BlockRig {
     std::normal_distribution<float> normal;
     stripes_.assign(2 * size_t{num_blocks}, std::vector<uint8_t>(geometry_.stripe_bytes()));
     for (uint32_t position = 0; position < 128 * num_blocks; ++position) {
-      for (uint32_t d = 0; d < kDim; ++d) {
+      for (uint32_t d = 0; d < kBlockDim; ++d) {
         const float value = kernels::Bf16ToFloat(kernels::FloatToBf16(normal(rng)));
         keys_.push_back(value);
         const uint16_t half = kernels::FloatToBf16(value);
@@ -63,7 +63,7 @@ class BlockRig {
             2);
       }
     }
-    for (uint32_t i = 0; i < 128 * group * kDim; ++i) {
+    for (uint32_t i = 0; i < 128 * group * kBlockDim; ++i) {
       q_.push_back(kernels::Bf16ToFloat(kernels::FloatToBf16(spread * normal(rng))));
     }
   }
@@ -81,9 +81,9 @@ class BlockRig {
     EXPECT_EQ(method.Select({.block = num_blocks_ - 1,
                              .knobs = values,
                              .q = q_.data(),
-                             .q_stride = size_t{group_} * kDim,
+                             .q_stride = size_t{group_} * kBlockDim,
                              .group = group_,
-                             .head_dim = kDim,
+                             .head_dim = kBlockDim,
                              .scale = 0.25F,
                              .softcap = 0,
                              .keys = {&geometry_, stripes, 0}},
@@ -109,9 +109,9 @@ class BlockRig {
         double z = 0;
         for (uint32_t i = 0; i < stride; ++i) {
           const uint32_t row = stride * r + stride - 1 - i - 128 * last;
-          for (uint32_t d = 0; d < kDim; ++d) {
-            z += double{q_[(size_t{row} * group_ + head) * kDim + d]} *
-                 double{keys_[size_t{stride * c + i} * kDim + d]};
+          for (uint32_t d = 0; d < kBlockDim; ++d) {
+            z += double{q_[(size_t{row} * group_ + head) * kBlockDim + d]} *
+                 double{keys_[size_t{stride * c + i} * kBlockDim + d]};
           }
         }
         x.push_back(z * 0.25 / stride);
@@ -132,11 +132,11 @@ class BlockRig {
  private:
   const uint32_t num_blocks_;
   const uint32_t group_;
-  const kv::KvGeometry geometry_{1, 1, kDim, DType::kBF16};
+  const kv::KvGeometry geometry_{1, 1, kBlockDim, DType::kBF16};
   platform::AlignedBuffer scratch_;
   std::vector<std::vector<uint8_t>> stripes_;
-  std::vector<float> keys_;  // [tokens][kDim]
-  std::vector<float> q_;     // [128][group][kDim]
+  std::vector<float> keys_;  // [tokens][kBlockDim]
+  std::vector<float> q_;     // [128][group][kBlockDim]
 };
 
 struct NaiveChoice {
@@ -214,7 +214,7 @@ TEST(XAttentionMethod, ChoosesAsTheSpecificationSays) {
       ++near_ties;
       continue;
     }
-    const std::vector<double> values = Values(
+    const std::vector<double> values = KnobsWith(
         *method, {{"stride", stride}, {"threshold", threshold}, {"share_group", shares ? 1 : 0}});
     ASSERT_EQ(rig.Choose(*method, values), expected.blocks) << "run " << run;
     ++compared;
@@ -229,8 +229,8 @@ TEST(XAttentionMethod, AllOfTheMassIsEverything) {
   std::mt19937 rng(static_cast<uint32_t>(test::RandomSeed(18)));
   const std::shared_ptr<const PrefillMethod> method = FindPrefillMethod("xattention");
   const BlockRig rig(70, 2, rng, 4);
-  EXPECT_EQ(rig.Choose(*method, Values(*method, {{"threshold", 1}})).size(), 70U);
-  const PrefillPolicy policy(method, Values(*method, {{"threshold", 1}}));
+  EXPECT_EQ(rig.Choose(*method, KnobsWith(*method, {{"threshold", 1}})).size(), 70U);
+  const PrefillPolicy policy(method, KnobsWith(*method, {{"threshold", 1}}));
   EXPECT_GE(policy.SparseBegin(), policy.SparseEnd(1U << 20));
 }
 
@@ -240,7 +240,8 @@ TEST(XAttentionMethod, MoreMassNeverTakesABlockAway) {
   const BlockRig rig(40, 3, rng, 3);
   std::set<uint32_t> before;
   for (const double threshold : {0.0, 0.2, 0.5, 0.8, 0.9, 0.97}) {
-    const std::set<uint32_t> now = rig.Choose(*method, Values(*method, {{"threshold", threshold}}));
+    const std::set<uint32_t> now =
+        rig.Choose(*method, KnobsWith(*method, {{"threshold", threshold}}));
     EXPECT_TRUE(std::ranges::includes(now, before)) << threshold;
     EXPECT_TRUE(now.contains(0) && now.contains(39));
     EXPECT_LE(*now.rbegin(), 39U);
@@ -268,9 +269,9 @@ TEST(XAttentionMethod, EqualMassesGoByIdAndNoNumberTakesEverything) {
 TEST(XAttentionMethod, StridesAreTwo) {
   const std::shared_ptr<const PrefillMethod> method = FindPrefillMethod("xattention");
   for (const double stride : {8.0, 16.0}) {
-    EXPECT_TRUE(method->CheckKnobs(Values(*method, {{"stride", stride}})).ok());
+    EXPECT_TRUE(method->CheckKnobs(KnobsWith(*method, {{"stride", stride}})).ok());
   }
-  const absl::Status status = method->CheckKnobs(Values(*method, {{"stride", 12}}));
+  const absl::Status status = method->CheckKnobs(KnobsWith(*method, {{"stride", 12}}));
   EXPECT_EQ(status.message(), "stride must be 8 or 16, got 12");
 }
 
@@ -282,7 +283,7 @@ TEST(TriShapeMethod, RowsSeeTheFirstAndTheLastTokens) {
                                       std::pair(129, 128),
                                       std::pair(300, 129),
                                       std::pair(0, 130)}) {
-    const std::vector<double> values = Values(*method, {{"start", start}, {"recent", recent}});
+    const std::vector<double> values = KnobsWith(*method, {{"start", start}, {"recent", recent}});
     uint32_t first_sparse = UINT32_MAX;
     for (uint32_t block = 0; block < 40; ++block) {
       // Each row sees its tokens: blocks with one of them.
@@ -304,7 +305,7 @@ TEST(TriShapeMethod, RowsSeeTheFirstAndTheLastTokens) {
                                 .q = nullptr,
                                 .q_stride = 0,
                                 .group = 1,
-                                .head_dim = kDim,
+                                .head_dim = kBlockDim,
                                 .scale = 1,
                                 .softcap = 0,
                                 .keys = {}},
@@ -323,7 +324,7 @@ TEST(TriShapeMethod, RowsSeeTheFirstAndTheLastTokens) {
 
 TEST(PrefillPolicy, TheEndOfAPromptAndItsBlockAreDense) {
   const std::shared_ptr<const PrefillMethod> method = FindPrefillMethod("tri_shape");
-  const PrefillPolicy policy(method, Values(*method, {{"start", 128}, {"recent", 128}}));
+  const PrefillPolicy policy(method, KnobsWith(*method, {{"start", 128}, {"recent", 128}}));
   EXPECT_EQ(policy.SparseBegin(), 3U * 128);
 
   struct Row {
@@ -342,7 +343,7 @@ TEST(PrefillPolicy, TheEndOfAPromptAndItsBlockAreDense) {
                          Row{1025, 896}}) {
     EXPECT_EQ(policy.SparseEnd(row.prompt), row.end) << row.prompt;
   }
-  const PrefillPolicy longer(method, Values(*method, {{"last_dense", 129}}));
+  const PrefillPolicy longer(method, KnobsWith(*method, {{"last_dense", 129}}));
   EXPECT_EQ(longer.SparseEnd(1024), 768U);
 }
 
@@ -352,22 +353,22 @@ TEST(PrefillPolicy, WhateverDecidesChoicesIsPartOfTheFingerprint) {
   std::set<Digest> fingerprints;
   size_t count = 0;
   for (const std::shared_ptr<const PrefillMethod>& method : {tri, x}) {
-    fingerprints.insert(PrefillPolicy(method, Presets(*method)).fingerprint());
-    fingerprints.insert(PrefillPolicy(method, Presets(*method), {false, true}).fingerprint());
+    fingerprints.insert(PrefillPolicy(method, PresetsOf(*method)).fingerprint());
+    fingerprints.insert(PrefillPolicy(method, PresetsOf(*method), {false, true}).fingerprint());
     count += 2;
     for (const Knob& knob : method->knobs()) {
       if (knob.min < knob.max) {
         const double other = knob.preset == knob.min ? knob.max : knob.min;
         fingerprints.insert(
-            PrefillPolicy(method, Values(*method, {{std::string(knob.name), other}}))
+            PrefillPolicy(method, KnobsWith(*method, {{std::string(knob.name), other}}))
                 .fingerprint());
         ++count;
       }
     }
   }
   EXPECT_EQ(fingerprints.size(), count);
-  EXPECT_EQ(PrefillPolicy(x, Presets(*x)).fingerprint(),
-            PrefillPolicy(x, Presets(*x)).fingerprint());
+  EXPECT_EQ(PrefillPolicy(x, PresetsOf(*x)).fingerprint(),
+            PrefillPolicy(x, PresetsOf(*x)).fingerprint());
 }
 
 }  // namespace
