@@ -21,7 +21,7 @@ import tempfile
 import threading
 import time
 
-from sparse_requests import (ALGORITHMS, WITH_GATES, Documents, Largest, ask, finish, request_body, running_requests,  # finds harness
+from sparse_requests import (ALGORITHMS, WITH_GATES, Documents, Largest, Texts, ask, finish, request_body, running_requests,  # finds harness
                              sparse_steps, wait_until_idle)
 import harness
 from equality import STRIPE_BYTES
@@ -194,10 +194,10 @@ def fixed_ones(documents, size):
     return [(name, ids, sparse) for name, sparse in FIXED.items()]
 
 
-def alone(arguments, size):
+def alone(arguments, size, options):
     """Answers of the fixed request on a server that does nothing else."""
     with harness.Server(*arguments, fixture=False) as server:
-        documents = Documents(server)
+        documents = Documents(server, options.texts)
         found = {name: ask(server, ids, size.fixed_tokens, sparse, cache_prompt=False) for name, ids, sparse in fixed_ones(documents, size)}
     return {name: {"text": a.text, "digest": a.digest, "sparse_steps": a.sparse_steps} for name, a in found.items()}
 
@@ -208,7 +208,7 @@ def run_part(label, arguments, size, reference, options, tokens):
     row = {"part": label, "rounds": 0, "same_text": 0, "same_logprobs": 0, "company_min": None, "without_sparse_steps": 0, "cached": 0,
            "preempted": 0}
     with harness.Server(*arguments, fixture=False) as server:
-        documents = Documents(server)
+        documents = Documents(server, options.texts)
         fixed = fixed_ones(documents, size)
         before = counted_steps(server)
         own = dict.fromkeys(ALGORITHMS, 0)
@@ -283,6 +283,7 @@ def main():
     options = parser.parse_args()
     options.rounds = options.rounds or (4 if options.quick else 50)
     harness.BINARY, harness.MODEL = options.binary, options.model
+    options.texts = Texts()
     size, results = Size(options.quick), Results(options.results, options.binary)
     context = ["--max-model-len", "8192", "--max-num-seqs", "16", "--max-queue-size", "32", "--threads", str(options.threads), *WITH_GATES]
     # Room for the longest of the others and one more like it.
@@ -297,8 +298,8 @@ def main():
         chosen = {name: part for name, part in parts.items() if not options.only or name in options.only}
         if not chosen:
             parser.error(f"--only: there are {', '.join(parts)}")
-        known = [size.__dict__, FIXED, options.seed, options.rounds]
-        reference = results.once(["isolation, alone", *known], lambda: alone(context, size))
+        known = [size.__dict__, FIXED, options.texts.digest, options.seed, options.rounds]
+        reference = results.once(["isolation, alone", *known], lambda: alone(context, size, options))
         failures, rows = [], []
         for name, form in reference.items():
             if FIXED[name] is not None and form["sparse_steps"] <= 0:

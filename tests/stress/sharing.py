@@ -19,7 +19,7 @@ import random
 import sys
 import tempfile
 
-from sparse_requests import ALGORITHMS, STRIPE, WITH_GATES, Documents, Largest, ask, finish, wait_until_idle  # finds harness
+from sparse_requests import ALGORITHMS, STRIPE, WITH_GATES, Documents, Largest, Texts, ask, finish, wait_until_idle  # finds harness
 import harness
 from equality import STRIPE_BYTES
 from page_trace import decode_selections
@@ -87,7 +87,7 @@ def shared(algorithm, options, context):
     row = {"algorithm": algorithm}
     with tempfile.TemporaryDirectory() as folder:
         with harness.Server(*context, *mirror, "--kv-trace", folder, fixture=False) as server:
-            document, prompts = two_questions(Documents(server, options.text), options)
+            document, prompts = two_questions(Documents(server, options.texts), options)
             answers, row["live_bytes"] = ask_together(server, prompts, tokens, settings(algorithm))
             wait_until_idle(server)
             row["indexed"] = server.metric_sum("spindle_sparse_indexed_tokens_total")
@@ -147,7 +147,7 @@ def turns(options, context):
     rows, histories, line = [], [], Progress()
     plan = conversation(options)
     with harness.Server(*context, fixture=False) as server:
-        documents, rng = Documents(server, options.text), random.Random(12)
+        documents, rng = Documents(server, options.texts), random.Random(12)
         history = documents.cut("of a conversation", options.document, rng)
         known = 0  # tokens in whole stripes that are known densely
         for number, (algorithm, tokens) in enumerate(plan):
@@ -185,10 +185,12 @@ def judge_turns(rows, failures):
 
 def print_tables(pairs, conversation_rows):
     if pairs:
-        print(f"{'two questions':<14}{'cached':>8}{'live MiB':>10}{'unshared':>10}{'indexed':>9}{'unshared':>10}{'selections':>12}{'pages':>10}{'steps that differ':>19}")
+        print(f"{'two questions':<14}{'cached':>8}{'live MiB':>10}{'unshared':>10}{'indexed':>9}{'unshared':>10}"
+              f"{'selections':>12}{'pages':>10}{'steps that differ':>19}")
     for row in pairs:
         print(f"{row['algorithm']:<14}{max(a['cached'] for a in row['shared']):>8}{row['live_bytes'] / 2 ** 20:>10.0f}"
-              f"{row['unshared_bytes'] / 2 ** 20:>10.0f}{row['indexed']:>9.0f}{row['indexed_unshared']:>10.0f}{sum(row['selections']):>12}{sum(row['pages']):>10}{sum(row['differing']):>19}")
+              f"{row['unshared_bytes'] / 2 ** 20:>10.0f}{row['indexed']:>9.0f}{row['indexed_unshared']:>10.0f}"
+              f"{sum(row['selections']):>12}{sum(row['pages']):>10}{sum(row['differing']):>19}")
     if conversation_rows:
         print(f"{'turn':<6}{'algorithm':<12}{'prompt':>8}{'cached':>8}{'expected':>10}{'sparse steps':>14}  as computed anew")
     for row in conversation_rows:
@@ -212,9 +214,10 @@ def main():
     options.document = options.document or (1300 if options.quick else 6000)
     options.tokens = options.tokens or (8 if options.quick else 24)
     harness.BINARY, harness.MODEL = options.binary, options.model
+    options.texts = Texts(options.text)
     results = Results(options.results, options.binary)
     context = ["--max-model-len", "8192", "--max-num-seqs", "4", "--threads", str(options.threads), *WITH_GATES]
-    known = [options.document, options.tokens, options.text, options.quick]
+    known = [options.document, options.tokens, options.texts.digest, options.quick]
     failures, pairs, rows = [], [], []
     if options.only != "turns":
         for algorithm in ["quest", "retroinfer", "seer_r"] if options.quick else ["dense", *ALGORITHMS]:
