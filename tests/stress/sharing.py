@@ -103,13 +103,14 @@ def shared(algorithm, options, context):
     row["differing"] = [sum(a != b for a, b in zip(x or [], y or [])) + abs(len(x or []) - len(y or [])) for x, y in zip(with_cache, without)]
     row["pages"] = [sum(len(ids) for step in trace or [] for ids in step.values()) for trace in without]
     row["document_stripes"] = len(document) // STRIPE
+    shared_tokens = max(a.cached for a in answers)
     row["unshared_bytes"] = sum(-(-(len(p) + t) // STRIPE) for p, t in zip(prompts, tokens)) * STRIPE_BYTES
-    row["expected_bytes"] = row["unshared_bytes"] - row["document_stripes"] * STRIPE_BYTES
+    row["expected_bytes"] = row["unshared_bytes"] - shared_tokens // STRIPE * STRIPE_BYTES
     row["steps"] = [t - 1 for t in tokens]
     # The last generated token has no KV.
     with_kv = [len(p) + t - 1 for p, t in zip(prompts, tokens)]
     unit = 0 if algorithm in ("dense", "streaming") else SEGMENT if algorithm == "retroinfer" else 1
-    indexable = [n // unit * unit if unit else 0 for n in [*with_kv, row["document_stripes"] * STRIPE]]
+    indexable = [n // unit * unit if unit else 0 for n in [*with_kv, shared_tokens]]
     row["expected_unshared_indexed"] = sum(indexable[:-1])
     row["expected_indexed"] = sum(indexable[:-1]) - indexable[-1]
     return row
@@ -121,7 +122,8 @@ def judge_shared(row, failures):
             failures.append(f"{row['algorithm']}, two questions: {text}")
 
     expect([a["digest"] for a in row["shared"]] == [a["digest"] for a in row["unshared"]], "answers differ from unshared ones")
-    expect(max(a["cached"] for a in row["shared"]) == row["document_stripes"] * STRIPE,
+    # Who lacks one stripe only does not wait for the other to compute it.
+    expect(0 <= row["document_stripes"] - max(a["cached"] for a in row["shared"]) / STRIPE <= 1,
            f"{[a['cached'] for a in row['shared']]} tokens cached of a document of {row['document_stripes']} stripes")
     expect(all(a["cached"] == 0 for a in row["unshared"]), "the server without a cache found something in it")
     expect(0 < row["live_bytes"] <= row["expected_bytes"], f"{row['live_bytes']:.0f} bytes live, {row['expected_bytes']} expected")

@@ -123,6 +123,8 @@ def running_requests(server):
 
 
 def wait_until_idle(server):
+    """No request, and the counters of the last step are published."""
+    server.wait_for(lambda: running_requests(server) == 0, 60, "an idle engine")
     server.wait_for(lambda: server.request("GET", "/admin/requests", key=None).json == [], 60, "an idle server")
 
 
