@@ -26,7 +26,7 @@ import random
 import statistics
 import sys
 
-from sparse_requests import (ALGORITHMS, STRIPE, WITH_GATES, Documents, Largest, ask, finish, request_body, running_requests,  # finds harness
+from sparse_requests import (ALGORITHMS, STRIPE, WITH_GATES, Documents, Largest, Texts, ask, finish, request_body, running_requests,  # finds harness
                              sparse_steps, wait_until_idle)
 import arrivals
 import harness
@@ -68,8 +68,8 @@ class Lab:
         self.options, self.size, self.line = options, Size(options.quick), Progress()
 
     def arguments(self):
-        return ["--max-model-len", str(self.size.context), "--max-num-seqs", str(self.size.most_running), "--max-queue-size", "128", "--max-queue-tokens",
-                "1000000", "--threads", str(self.options.threads), *WITH_GATES]
+        return ["--max-model-len", str(self.size.context), "--max-num-seqs", str(self.size.most_running), "--max-queue-size", "128",
+                "--max-queue-tokens", "1000000", "--threads", str(self.options.threads), *WITH_GATES]
 
     def dense_server(self):
         return harness.Server(*self.arguments(), "--kv-host-bytes", str(self.size.fast_bytes), fixture=False)
@@ -91,7 +91,7 @@ class Lab:
         return request_body(ids, tokens, self.settings(algorithm), logprobs=None, stream=True, stream_options={"include_usage": True})
 
     def prompts(self, server, name, lengths):
-        documents = Documents(server, self.options.text)
+        documents = Documents(server, self.options.texts)
         return [documents.cut(f"{name} {i}", length, random.Random(f"{name} {i}")) for i, length in enumerate(lengths)]
 
     def show(self, text):
@@ -163,7 +163,8 @@ def capacity(lab, results, failures, report):
         return
     most, least = (-(-int(10 * f * dense["held"]) // 10) for f in (BEST_CAPACITY, EACH_CAPACITY))
     between = sorted({least, (least + most) // 2, most})
-    print(f"{'capacity':<14}{'together':>10}{'of dense':>10}{'preempted':>11}{'left out':>10}{'hit ratio':>11}\n{'dense, resident':<15}{dense['held']:>9}")
+    print(f"{'capacity':<14}{'together':>10}{'of dense':>10}{'preempted':>11}{'left out':>10}{'hit ratio':>11}")
+    print(f"{'dense, resident':<15}{dense['held']:>9}")
     report["capacity"] = {"dense": dense}
     held = {}
     for algorithm in lab.options.algorithms:
@@ -347,8 +348,9 @@ def main():
     options.lgb_pairs = options.lgb_pairs or (1 if options.quick else 6)
     options.sequences = options.sequences or (4 if options.quick else 12)
     harness.BINARY, harness.MODEL = options.binary, options.model
+    options.texts = Texts(options.text)
     lab, results = Lab(options), Results(options.results, options.binary)
-    lab.known = [lab.size.__dict__, options.threads, options.text]
+    lab.known = [lab.size.__dict__, options.threads, options.texts.digest]
     failures, report, best = [], {"link": "emulated", "fast_bytes": lab.size.fast_bytes}, options.best
     if "capacity" in options.only:
         capacity(lab, results, failures, report)

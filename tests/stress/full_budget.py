@@ -18,7 +18,7 @@ import pathlib
 import random
 import sys
 
-from sparse_requests import ALGORITHMS, WITH_GATES, Documents, ask, finish  # finds harness
+from sparse_requests import ALGORITHMS, WITH_GATES, Documents, Texts, ask, finish  # finds harness
 import harness
 from progress import Progress
 from results import Results
@@ -48,7 +48,7 @@ def serve(mode, context, options):
     """Rows of one way to serve: per length and form, whether the answer is dense's, and its sparse steps."""
     rows, line = [], Progress()
     with harness.Server(*context, *MODES[mode], fixture=False) as server:
-        documents = Documents(server, options.text)
+        documents = Documents(server, options.texts)
         for length in options.lengths:
             ids = documents.cut(f"of {length} tokens", length, random.Random(length))
             dense = ask(server, ids, options.tokens)
@@ -107,11 +107,12 @@ def main():
     options.lengths = options.lengths or ([4200] if options.quick else [4200, 5000, 6000, 7000, 7900])
     options.tokens = options.tokens or (8 if options.quick else 32)
     harness.BINARY, harness.MODEL = options.binary, options.model
+    options.texts = Texts(options.text)
     results = Results(options.results, options.binary)
     context = ["--max-model-len", "8192", "--max-num-seqs", "16", "--max-queue-size", "64", "--threads", str(options.threads), *WITH_GATES]
     failures, rows = [], []
     for mode in list(MODES)[:2 if options.quick else 3]:
-        known = ["full budget", mode, options.lengths, options.tokens, options.text]
+        known = ["full budget", mode, options.lengths, options.tokens, options.texts.digest]
         rows += results.once(known, lambda m=mode: serve(m, context, options))
     judge(rows, failures)
     print_table(rows)

@@ -19,7 +19,7 @@ import random
 import sys
 import tempfile
 
-from sparse_requests import ALGORITHMS, STRIPE, WITH_GATES, Documents, Largest, ask, finish, wait_until_idle  # finds harness
+from sparse_requests import ALGORITHMS, STRIPE, WITH_GATES, Documents, Largest, Texts, ask, finish, wait_until_idle  # finds harness
 import harness
 from equality import STRIPE_BYTES
 from page_trace import decode_selections
@@ -87,7 +87,7 @@ def shared(algorithm, options, context):
     row = {"algorithm": algorithm}
     with tempfile.TemporaryDirectory() as folder:
         with harness.Server(*context, *mirror, "--kv-trace", folder, fixture=False) as server:
-            document, prompts = two_questions(Documents(server, options.text), options)
+            document, prompts = two_questions(Documents(server, options.texts), options)
             answers, row["live_bytes"] = ask_together(server, prompts, tokens, settings(algorithm))
             wait_until_idle(server)
             row["indexed"] = server.metric_sum("spindle_sparse_indexed_tokens_total")
@@ -103,13 +103,14 @@ def shared(algorithm, options, context):
     row["differing"] = [sum(a != b for a, b in zip(x or [], y or [])) + abs(len(x or []) - len(y or [])) for x, y in zip(with_cache, without)]
     row["pages"] = [sum(len(ids) for step in trace or [] for ids in step.values()) for trace in without]
     row["document_stripes"] = len(document) // STRIPE
+    shared_tokens = max(a.cached for a in answers)
     row["unshared_bytes"] = sum(-(-(len(p) + t) // STRIPE) for p, t in zip(prompts, tokens)) * STRIPE_BYTES
-    row["expected_bytes"] = row["unshared_bytes"] - row["document_stripes"] * STRIPE_BYTES
+    row["expected_bytes"] = row["unshared_bytes"] - shared_tokens // STRIPE * STRIPE_BYTES
     row["steps"] = [t - 1 for t in tokens]
     # The last generated token has no KV.
     with_kv = [len(p) + t - 1 for p, t in zip(prompts, tokens)]
     unit = 0 if algorithm in ("dense", "streaming") else SEGMENT if algorithm == "retroinfer" else 1
-    indexable = [n // unit * unit if unit else 0 for n in [*with_kv, row["document_stripes"] * STRIPE]]
+    indexable = [n // unit * unit if unit else 0 for n in [*with_kv, shared_tokens]]
     row["expected_unshared_indexed"] = sum(indexable[:-1])
     row["expected_indexed"] = sum(indexable[:-1]) - indexable[-1]
     return row
@@ -121,7 +122,8 @@ def judge_shared(row, failures):
             failures.append(f"{row['algorithm']}, two questions: {text}")
 
     expect([a["digest"] for a in row["shared"]] == [a["digest"] for a in row["unshared"]], "answers differ from unshared ones")
-    expect(max(a["cached"] for a in row["shared"]) == row["document_stripes"] * STRIPE,
+    # Who lacks one stripe only does not wait for the other to compute it.
+    expect(0 <= row["document_stripes"] - max(a["cached"] for a in row["shared"]) / STRIPE <= 1,
            f"{[a['cached'] for a in row['shared']]} tokens cached of a document of {row['document_stripes']} stripes")
     expect(all(a["cached"] == 0 for a in row["unshared"]), "the server without a cache found something in it")
     expect(0 < row["live_bytes"] <= row["expected_bytes"], f"{row['live_bytes']:.0f} bytes live, {row['expected_bytes']} expected")
@@ -147,7 +149,7 @@ def turns(options, context):
     rows, histories, line = [], [], Progress()
     plan = conversation(options)
     with harness.Server(*context, fixture=False) as server:
-        documents, rng = Documents(server, options.text), random.Random(12)
+        documents, rng = Documents(server, options.texts), random.Random(12)
         history = documents.cut("of a conversation", options.document, rng)
         known = 0  # tokens in whole stripes that are known densely
         for number, (algorithm, tokens) in enumerate(plan):
@@ -185,10 +187,12 @@ def judge_turns(rows, failures):
 
 def print_tables(pairs, conversation_rows):
     if pairs:
-        print(f"{'two questions':<14}{'cached':>8}{'live MiB':>10}{'unshared':>10}{'indexed':>9}{'unshared':>10}{'selections':>12}{'pages':>10}{'steps that differ':>19}")
+        print(f"{'two questions':<14}{'cached':>8}{'live MiB':>10}{'unshared':>10}{'indexed':>9}{'unshared':>10}"
+              f"{'selections':>12}{'pages':>10}{'steps that differ':>19}")
     for row in pairs:
         print(f"{row['algorithm']:<14}{max(a['cached'] for a in row['shared']):>8}{row['live_bytes'] / 2 ** 20:>10.0f}"
-              f"{row['unshared_bytes'] / 2 ** 20:>10.0f}{row['indexed']:>9.0f}{row['indexed_unshared']:>10.0f}{sum(row['selections']):>12}{sum(row['pages']):>10}{sum(row['differing']):>19}")
+              f"{row['unshared_bytes'] / 2 ** 20:>10.0f}{row['indexed']:>9.0f}{row['indexed_unshared']:>10.0f}"
+              f"{sum(row['selections']):>12}{sum(row['pages']):>10}{sum(row['differing']):>19}")
     if conversation_rows:
         print(f"{'turn':<6}{'algorithm':<12}{'prompt':>8}{'cached':>8}{'expected':>10}{'sparse steps':>14}  as computed anew")
     for row in conversation_rows:
@@ -212,9 +216,10 @@ def main():
     options.document = options.document or (1300 if options.quick else 6000)
     options.tokens = options.tokens or (8 if options.quick else 24)
     harness.BINARY, harness.MODEL = options.binary, options.model
+    options.texts = Texts(options.text)
     results = Results(options.results, options.binary)
     context = ["--max-model-len", "8192", "--max-num-seqs", "4", "--threads", str(options.threads), *WITH_GATES]
-    known = [options.document, options.tokens, options.text, options.quick]
+    known = [options.document, options.tokens, options.texts.digest, options.quick]
     failures, pairs, rows = [], [], []
     if options.only != "turns":
         for algorithm in ["quest", "retroinfer", "seer_r"] if options.quick else ["dense", *ALGORITHMS]:

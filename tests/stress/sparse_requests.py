@@ -16,19 +16,25 @@ WITH_GATES = ["--sparse-gates", str(GATES)]
 STRIPE = 64
 
 
-class Documents:
-    """Token-id prompts of exact lengths, cut from real text; each begins with a line of its own, so that no two share a prefix by chance.
+class Texts:
+    """Real text, read once, so that all servers of a run see the same; `digest` tells whether another run did.
 
-    `paths`: text files; without them the manuals of this repository.
+    `paths`: files; without them the manuals of this repository.
     """
 
-    def __init__(self, server, paths=()):
-        self.ids = []
-        for path in paths or sorted((ROOT / "docs").glob("*.md")):
-            text = pathlib.Path(path).read_text(errors="replace")
-            # Long texts in pieces: a request has a bound.
-            for begin in range(0, min(len(text), 400_000), 8000):
-                self.ids += tokenize(server, text[begin:begin + 8000])
+    def __init__(self, paths=()):
+        files = paths or sorted((ROOT / "docs").glob("*.md"))
+        self.contents = [pathlib.Path(path).read_text(errors="replace")[:400_000] for path in files]
+        self.digest = hashlib.sha256(json.dumps(self.contents).encode()).hexdigest()
+
+
+class Documents:
+    """Token-id prompts of exact lengths, cut from texts; each begins with a line of its own, so that no two share a prefix by chance."""
+
+    def __init__(self, server, texts):
+        # In pieces: a request has a bound.
+        self.ids = [token for text in texts.contents for begin in range(0, len(text), 8000)
+                    for token in tokenize(server, text[begin:begin + 8000])]
         self.server = server
 
     def cut(self, name, length, rng):
@@ -117,6 +123,8 @@ def running_requests(server):
 
 
 def wait_until_idle(server):
+    """No request, and the counters of the last step are published."""
+    server.wait_for(lambda: running_requests(server) == 0, 60, "an idle engine")
     server.wait_for(lambda: server.request("GET", "/admin/requests", key=None).json == [], 60, "an idle server")
 
 
