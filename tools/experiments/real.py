@@ -21,7 +21,8 @@ SINK, RECENT = 4, 64
 OUTLIER_TOKENS = 48 * 8
 RETRO_SINK, RETRO_TAIL_DELAY = 16, 64
 ESTIMATED = 0.232
-CHARACTERS_PER_TOKEN = 7  # more than novels have
+CHARACTERS_PER_TOKEN = 7  # more than English has
+NOVELS, TECHNICAL = "austen.txt", "technical.txt"
 GATES = ROOT / "configs" / "sparse" / "gates" / "smollm2-135m-instruct.gates.safetensors"
 
 
@@ -95,25 +96,25 @@ def serve(lab, context, *arguments):
     return harness.Server("--max-model-len", str(context), "--threads", str(THREADS), "--sparse-gates", str(GATES), *map(str, arguments), fixture=False)
 
 
-def texts():
+def text_of(name):
     found = subprocess.run([sys.executable, str(ROOT / "tools" / "eval_texts.py")], capture_output=True, text=True, check=True).stdout.split()
-    with open(next(f for f in found if f.endswith("austen.txt")), encoding="utf-8") as file:
+    with open(next(f for f in found if f.endswith(name)), encoding="utf-8") as file:
         return file.read()
 
 
-def prompts(server, count, tokens):
-    """Token ids of pieces of the novels, equally far apart, all different from the first token on."""
-    text = texts()
+def prompts(server, count, tokens, name=NOVELS):
+    """Token ids of pieces of a text, equally far apart (many long ones overlap), all different from the first token on."""
+    text = text_of(name)
     length = tokens * CHARACTERS_PER_TOKEN
-    if count * length > len(text):
-        raise SystemExit(f"{count} prompts of {tokens} tokens need {count * length} characters, the novels have {len(text)}")
+    if length > len(text):
+        raise SystemExit(f"a prompt of {tokens} tokens needs {length} characters, {name} has {len(text)}")
     result = []
     for i in range(count):
-        begin = len(text) // count * i
+        begin = (len(text) - length) // count * i
         piece = f"{i}. " + text[text.find(" ", begin) + 1:begin + length]
         ids = server.post("/v1/tokenize", {"model": "smol", "prompt": piece}, timeout=600).json["tokens"]
         if len(ids) < tokens:
-            raise SystemExit(f"piece {i} of the novels has {len(ids)} tokens, needed {tokens}")
+            raise SystemExit(f"piece {i} of {name} has {len(ids)} tokens, needed {tokens}")
         result.append(ids[:tokens])
     return result
 
