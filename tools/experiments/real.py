@@ -5,6 +5,8 @@ prefix cache, so that requests which are sent together also begin to decode toge
 """
 import concurrent.futures
 import dataclasses
+import json
+import pathlib
 import statistics
 import subprocess
 import sys
@@ -124,16 +126,22 @@ def whole_stripes(tokens):
     return max(1, (tokens - 1) // STRIPE) * STRIPE + 1
 
 
-def ask(server, prompt, tokens, sparse, kv=None, **fields):
-    """The answer's `spindle` object, with `usage` beside; None for what the build refuses as unknown."""
-    spindle = {"stats": "summary", "sparse": sparse}
-    if kv:
-        spindle["kv"] = kv
+def send(server, prompt, tokens, spindle, **fields):
     body = {"model": "smol", "prompt": prompt, "max_tokens": tokens, "temperature": 0, "ignore_eos": True, "spindle": spindle, **fields}
     answer = server.post("/v1/completions", body, timeout=3600)
     if answer.status != 200:
         raise Refused(answer)
-    return {**answer.json["spindle"], "usage": answer.json["usage"]}
+    return answer.json
+
+
+def wishes(sparse, kv):
+    return {key: value for key, value in (("sparse", sparse), ("kv", kv)) if value}
+
+
+def ask(server, prompt, tokens, sparse=None, kv=None, **fields):
+    """The answer's `spindle` object, with `usage` beside. With `sparse`, statistics cost an estimate of attention mass per step: not for timing steps."""
+    answer = send(server, prompt, tokens, {"stats": "summary", **wishes(sparse, kv)}, **fields)
+    return {**answer["spindle"], "usage": answer["usage"]}
 
 
 class Refused(Exception):
@@ -145,14 +153,28 @@ class Refused(Exception):
         self.status, self.error = answer.status, error
 
 
-def ask_together(server, batch, tokens, sparse, kv=None):
-    """One request per prompt, all at once."""
+def send_together(server, batch, tokens, sparse, kv=None):
+    """One request per prompt, all at once, without statistics."""
     with concurrent.futures.ThreadPoolExecutor(len(batch)) as pool:
-        return list(pool.map(lambda prompt: ask(server, prompt, tokens, sparse, kv), batch))
+        list(pool.map(lambda prompt: send(server, prompt, tokens, wishes(sparse, kv)), batch))
 
 
-def tpot_seconds(answers):
-    return statistics.median(a["timing"]["tpot_ms_mean"] for a in answers) / 1000
+def step_seconds(server, batch, tokens, sparse, kv=None):
+    """Time per further token of requests that are sent together, a mean, by the server's clock: from the first to the last token."""
+    before = counters(server, **DECODING)
+    send_together(server, batch, tokens + 1, sparse, kv)
+    after = counters(server, **DECODING)
+    requests = after["requests"] - before["requests"]
+    if requests != len(batch):
+        raise SystemExit(f"{len(batch)} requests were sent, the server counts {requests:.0f}")
+    return (after["seconds"] - before["seconds"]) / requests / tokens
+
+
+def preset(folder, sparse):
+    """A file for --sparse-preset: defaults of the server, which statistics make no dearer."""
+    path = pathlib.Path(folder) / "preset.yaml"
+    path.write_text(json.dumps(sparse), encoding="utf-8")  # JSON is YAML
+    return path
 
 
 def turns(variants, rounds):
@@ -172,4 +194,5 @@ def counters(server, **names):
     return {key: server.metric_sum(name) for key, name in names.items()}
 
 
+DECODING = {"seconds": "vllm:request_decode_time_seconds_sum", "requests": "vllm:request_decode_time_seconds_count"}
 PAGES = {"hits": "spindle_kv_page_hits_total", "misses": "spindle_kv_page_misses_total", "stall": "spindle_kv_fetch_stall_seconds_total"}
