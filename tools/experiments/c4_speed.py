@@ -34,9 +34,8 @@ class Point:
         self.context = prompt + tokens / 2
         self.seconds, self.attended = {}, {}
 
-    def add(self, method, answers):
-        self.seconds.setdefault(method.name, []).append(real.tpot_seconds(answers))
-        self.attended[method.name] = statistics.mean(a["sparse"]["attended_fraction_mean"] for a in answers) * self.context
+    def add(self, method, seconds):
+        self.seconds.setdefault(method.name, []).append(seconds)
 
     def ratio(self, method):
         return real.paired_ratio(self.seconds["dense"], self.seconds[method.name])
@@ -55,10 +54,11 @@ def decode(lab, server, point, prompts, rounds, what):
     for i, prompt in enumerate(prompts):
         lab.show(f"C4: {what}, prompt {i + 1} of {len(prompts)}")
         for method in (real.DENSE, *real.METHODS):
-            real.ask(server, prompt, 2, method.sparse(point.share))
+            answer = real.ask(server, prompt, point.tokens, method.sparse(point.share))
+            point.attended[method.name] = answer["sparse"]["attended_fraction_mean"] * point.context
     for i, method in real.turns([real.DENSE, *real.METHODS], rounds):
         lab.show(f"C4: {what}, round {i + 1} of {rounds}, {method.name}")
-        point.add(method, real.ask_together(server, prompts, point.tokens, method.sparse(point.share)))
+        point.add(method, real.step_seconds(server, prompts, point.tokens, method.sparse(point.share)))
     return point
 
 

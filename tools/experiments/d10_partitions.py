@@ -54,7 +54,7 @@ def speeds(lab, scale):
             real.ask(server, prompt, 2, real.BY_NAME[name].sparse(SHARE))
         for i, name in real.turns(list(SIZES), scale.rounds):
             lab.show(f"D10: steps, round {i + 1} of {scale.rounds}, {name}")
-            seconds[name].append(real.tpot_seconds([real.ask(server, prompt, scale.tokens, real.BY_NAME[name].sparse(SHARE))]))
+            seconds[name].append(real.step_seconds(server, [prompt], scale.tokens, real.BY_NAME[name].sparse(SHARE)))
     return seconds
 
 

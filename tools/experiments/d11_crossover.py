@@ -21,7 +21,7 @@ def measure(lab, server, prompt, scale, variants):
         real.ask(server, prompt, 2, sparse)
     for i, name in real.turns(list(variants), scale.rounds):
         lab.show(f"D11: context of {len(prompt)}, round {i + 1} of {scale.rounds}, {name}")
-        seconds[name].append(real.tpot_seconds([real.ask(server, prompt, scale.tokens, variants[name])]))
+        seconds[name].append(real.step_seconds(server, [prompt], scale.tokens, variants[name]))
     return seconds
 
 

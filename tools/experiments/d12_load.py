@@ -1,4 +1,5 @@
 """D12: load above what fits: Poisson arrivals on a dense server whose KV has only the fast memory, and on a sparse one that has it before a host tier."""
+import tempfile
 import types
 
 import charts
@@ -16,12 +17,12 @@ FULL = types.SimpleNamespace(context=4608, tokens=512, requests=40, fast_bytes=5
 QUICK = types.SimpleNamespace(context=640, tokens=24, requests=5, fast_bytes=40 << 20, rates=[0.5, 2])
 
 
-def systems(lab, scale):
-    """{name: (server, sparse settings)} of both, the same fast memory."""
+def systems(lab, scale, folder):
+    """{name: server} of both, the same fast memory."""
     queue = ["--max-num-seqs", SEQUENCES, "--max-queue-size", 4 * scale.requests, "--max-queue-tokens", 1 << 24]
     tiers = ["--kv-mode", "mirror", "--kv-fast-bytes", scale.fast_bytes, "--kv-buffer-ratio", 1, "--kv-host-bytes", "4GiB"]
-    return {"dense": (real.serve(lab, 8192, "--kv-host-bytes", scale.fast_bytes, *queue), {"algorithm": "dense"}),
-            METHOD: (real.serve(lab, 8192, *tiers, *queue), real.BY_NAME[METHOD].sparse(SHARE))}
+    sparse = ["--sparse-preset", real.preset(folder, real.BY_NAME[METHOD].sparse(SHARE))]
+    return {"dense": real.serve(lab, 8192, "--kv-host-bytes", scale.fast_bytes, *queue), METHOD: real.serve(lab, 8192, *tiers, *queue, *sparse)}
 
 
 def knee(points):
@@ -44,27 +45,28 @@ def row(name, rate, outcomes):
 
 def run(lab, options):
     scale = QUICK if options.quick else FULL
-    servers = systems(lab, scale)
+    with tempfile.TemporaryDirectory() as folder:
+        servers = systems(lab, scale, folder)
     points = {name: [] for name in servers}
     try:
         # Different beginnings: no prefix is shared. Each rate has prompts of its own, so that nothing is left in a cache.
-        first = servers["dense"][0]
+        first = servers["dense"]
         pool = real.prompts(first, scale.requests, scale.context)
         plan = [load.Planned(0, tuple(p), scale.tokens) for p in pool]
         lab.show("D12: dense in a closed loop")
-        closed = load.closed_loop(first, plan[:max(2, scale.requests // 3)], SEQUENCES, {"algorithm": "dense"})
+        closed = load.closed_loop(first, plan[:max(2, scale.requests // 3)], SEQUENCES)
         capacity = len(closed) / load.window(closed)
         for turn, factor in enumerate(scale.rates):
             rate = factor * capacity
             times = load.poisson(rate, scale.requests, seed=turn)
-            for name, (server, sparse) in servers.items():
+            for name, server in servers.items():
                 if points[name] and load.attainment(points[name][-1][1], TTFT_LIMIT, TPOT_LIMIT) < 0.5:
                     continue  # far beyond its knee already
                 plan = [load.Planned(at, (turn + 1000, *p[1:]), scale.tokens) for at, p in zip(times, pool)]
-                outcomes = load.open_loop(server, plan, sparse, show=lambda text: lab.show(f"D12: {name} at {factor:g} of capacity, {text}"))
+                outcomes = load.open_loop(server, plan, show=lambda text: lab.show(f"D12: {name} at {factor:g} of capacity, {text}"))
                 points[name].append((rate, outcomes))
     finally:
-        for server, _ in servers.values():
+        for server in servers.values():
             server.stop()
     knees = {name: knee(of) for name, of in points.items()}
     failed = sum(bool(o.failed) for of in points.values() for _, outcomes in of for o in outcomes)

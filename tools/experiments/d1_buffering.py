@@ -53,14 +53,13 @@ def least_budget(server, prompt, method):
 
 def steps(server, prompt, method, kv, scale):
     """(seconds of a step, counters of a step). What the prompt's last row does, which reads everything, is counted apart and taken off."""
-    found = []
-    for tokens in (1, 1 + scale.steps):
-        before = real.counters(server, **real.PAGES)
-        answer = real.ask(server, prompt, tokens, method.sparse(SHARE), kv=kv)
-        after = real.counters(server, **real.PAGES)
-        found.append({key: after[key] - before[key] for key in after})
-    few, many = found
-    return answer["timing"]["decode_ms"] / 1000 / scale.steps, {key: (many[key] - few[key]) / scale.steps for key in many}
+    sparse = method.sparse(SHARE)
+    begin = real.counters(server, **real.PAGES)
+    real.send_together(server, [prompt], 1, sparse, kv)
+    middle = real.counters(server, **real.PAGES)
+    seconds = real.step_seconds(server, [prompt], scale.steps, sparse, kv)
+    end = real.counters(server, **real.PAGES)
+    return seconds, {key: (end[key] - 2 * middle[key] + begin[key]) / scale.steps for key in end}
 
 
 def frames_for(pages, ratio):

@@ -41,14 +41,13 @@ class Watch:
 
 
 def together(server, prompts, tokens, sparse):
-    """Tokens per second of requests that are sent at once, the most that ran, and preemptions."""
+    """Tokens per second of requests that are sent at once, to the last answer; the most that ran, and preemptions."""
     before = server.metric_sum("vllm:num_preemptions_total")
     with Watch(server) as watch:
         started = time.monotonic()
-        answers = real.ask_together(server, prompts, tokens, sparse)
+        real.send_together(server, prompts, tokens, sparse)
         seconds = time.monotonic() - started
-    first = min(a["timing"]["ttft_ms"] for a in answers) / 1000
-    return {"rate": len(prompts) * (tokens - 1) / (seconds - first), "running": watch.most,
+    return {"rate": len(prompts) * tokens / seconds, "running": watch.most,
             "preemptions": server.metric_sum("vllm:num_preemptions_total") - before}
 
 
@@ -81,7 +80,7 @@ def tiered(lab, scale, prompt_tokens, fast_bytes):
 def sparse_points(lab, scale, server, prompt, method, fast_bytes):
     sparse, points = method.sparse(SHARE), {}
     before = real.counters(server, **real.PAGES)
-    real.ask(server, prompt, scale.tokens, sparse)
+    real.send_together(server, [prompt], scale.tokens, sparse)
     after = real.counters(server, **real.PAGES)
     pages = (after["hits"] - before["hits"] + after["misses"] - before["misses"]) / (scale.tokens - 1)
     for batch in scale.batches:

@@ -27,7 +27,7 @@ def computing_seconds(lab, scale):
             real.ask(server, prompt, 2, real.BY_NAME[name].sparse(d2_recorded.SHARE))
         for i, name in real.turns(list(ORIGINALS), scale.rounds):
             lab.show(f"D6: computing, round {i + 1} of {scale.rounds}, {name}")
-            seconds[name].append(real.tpot_seconds([real.ask(server, prompt, scale.tokens, real.BY_NAME[name].sparse(d2_recorded.SHARE))]))
+            seconds[name].append(real.step_seconds(server, [prompt], scale.tokens, real.BY_NAME[name].sparse(d2_recorded.SHARE)))
     return {name: statistics.median(of) for name, of in seconds.items()}
 
 

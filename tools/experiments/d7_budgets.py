@@ -1,6 +1,7 @@
 """D7: fast-tier budgets of requests: an equal share for each, as much as the largest needs for each, or sized by what they select while they run."""
 import random
 import statistics
+import tempfile
 import types
 
 import charts
@@ -58,13 +59,16 @@ def jain(values):
 
 def play(lab, scale, name, workload, kinds, turn):
     arguments, kv = policy(name, scale, kinds)
-    with real.serve(lab, 8192, *LINK, "--kv-fast-bytes", scale.fast_bytes, "--kv-buffer-ratio", RATIO, "--kv-host-bytes", "4GiB",
-                    "--max-queue-size", 4 * scale.concurrency, *arguments) as server:
+    with tempfile.TemporaryDirectory() as folder:
+        arguments += ["--sparse-preset", real.preset(folder, real.BY_NAME[METHOD].sparse(SHARE))]
+        server = real.serve(lab, 8192, *LINK, "--kv-fast-bytes", scale.fast_bytes, "--kv-buffer-ratio", RATIO, "--kv-host-bytes", "4GiB",
+                    "--max-queue-size", 4 * scale.concurrency, *arguments)
+    with server:
         longest = max(prompt for prompt, _ in kinds)
         pool = real.prompts(server, len(kinds), longest)
         plan = [load.Planned(0, tuple(p[:prompt]), answer) for p, (prompt, answer) in zip(pool, kinds)]
         lab.show(f"D7: {workload}, round {turn + 1} of {scale.rounds}, {name}")
-        return load.closed_loop(server, plan, scale.concurrency, real.BY_NAME[METHOD].sparse(SHARE), kv)
+        return load.closed_loop(server, plan, scale.concurrency, kv)
 
 
 def run(lab, options):

@@ -1,4 +1,4 @@
-"""Open and closed loops of requests with a plan: arrival times, prompts, lengths; and what came of them."""
+"""Open and closed loops of requests with a plan: arrival times, prompts, lengths; and what came of them. The attention is the server's own."""
 import concurrent.futures
 import dataclasses
 import random
@@ -39,10 +39,10 @@ def poisson(rate, count, seed):
     return [t * count / rate / now for t in times]
 
 
-def send(server, planned, sparse, kv, started):
+def send(server, planned, kv, started):
     sent = time.monotonic() - started
     try:
-        answer = real.ask(server, list(planned.prompt), planned.tokens, sparse, kv)
+        answer = real.ask(server, list(planned.prompt), planned.tokens, kv=kv)
     except (real.Refused, OSError) as failure:
         return Outcome(0, 0, time.monotonic() - started, 0, 0, str(failure))
     timing = answer["timing"]
@@ -51,25 +51,25 @@ def send(server, planned, sparse, kv, started):
                    planned.tokens, timing["preemptions"])
 
 
-def open_loop(server, plan, sparse, kv=None, show=None):
+def open_loop(server, plan, kv=None, show=None):
     """Sends every request at its time, whatever became of the others."""
     started = time.monotonic()
     with concurrent.futures.ThreadPoolExecutor(len(plan)) as pool:
         jobs = []
         for planned in plan:
             time.sleep(max(0.0, planned.at - (time.monotonic() - started)))
-            jobs.append(pool.submit(send, server, planned, sparse, kv, started))
+            jobs.append(pool.submit(send, server, planned, kv, started))
             if show:
                 show(f"{len(jobs)} of {len(plan)} sent")
         return [job.result() for job in jobs]
 
 
-def closed_loop(server, plan, concurrency, sparse, kv=None):
+def closed_loop(server, plan, concurrency, kv=None):
     """`concurrency` workers; each sends the next request when its last one has ended, so TTFT counts from when it was sent."""
     started = time.monotonic()
 
     def one(planned):
-        return send(server, dataclasses.replace(planned, at=time.monotonic() - started), sparse, kv, started)
+        return send(server, dataclasses.replace(planned, at=time.monotonic() - started), kv, started)
 
     with concurrent.futures.ThreadPoolExecutor(concurrency) as pool:
         return list(pool.map(one, plan))

@@ -5,6 +5,8 @@ prefix cache, so that requests which are sent together also begin to decode toge
 """
 import concurrent.futures
 import dataclasses
+import json
+import pathlib
 import statistics
 import subprocess
 import sys
@@ -21,7 +23,8 @@ SINK, RECENT = 4, 64
 OUTLIER_TOKENS = 48 * 8
 RETRO_SINK, RETRO_TAIL_DELAY = 16, 64
 ESTIMATED = 0.232
-CHARACTERS_PER_TOKEN = 7  # more than novels have
+CHARACTERS_PER_TOKEN = 7  # more than English has
+NOVELS, TECHNICAL = "austen.txt", "technical.txt"
 GATES = ROOT / "configs" / "sparse" / "gates" / "smollm2-135m-instruct.gates.safetensors"
 
 
@@ -95,25 +98,25 @@ def serve(lab, context, *arguments):
     return harness.Server("--max-model-len", str(context), "--threads", str(THREADS), "--sparse-gates", str(GATES), *map(str, arguments), fixture=False)
 
 
-def texts():
+def text_of(name):
     found = subprocess.run([sys.executable, str(ROOT / "tools" / "eval_texts.py")], capture_output=True, text=True, check=True).stdout.split()
-    with open(next(f for f in found if f.endswith("austen.txt")), encoding="utf-8") as file:
+    with open(next(f for f in found if f.endswith(name)), encoding="utf-8") as file:
         return file.read()
 
 
-def prompts(server, count, tokens):
-    """Token ids of pieces of the novels, equally far apart, all different from the first token on."""
-    text = texts()
+def prompts(server, count, tokens, name=NOVELS):
+    """Token ids of pieces of a text, equally far apart (many long ones overlap), all different from the first token on."""
+    text = text_of(name)
     length = tokens * CHARACTERS_PER_TOKEN
-    if count * length > len(text):
-        raise SystemExit(f"{count} prompts of {tokens} tokens need {count * length} characters, the novels have {len(text)}")
+    if length > len(text):
+        raise SystemExit(f"a prompt of {tokens} tokens needs {length} characters, {name} has {len(text)}")
     result = []
     for i in range(count):
-        begin = len(text) // count * i
+        begin = (len(text) - length) // count * i
         piece = f"{i}. " + text[text.find(" ", begin) + 1:begin + length]
         ids = server.post("/v1/tokenize", {"model": "smol", "prompt": piece}, timeout=600).json["tokens"]
         if len(ids) < tokens:
-            raise SystemExit(f"piece {i} of the novels has {len(ids)} tokens, needed {tokens}")
+            raise SystemExit(f"piece {i} of {name} has {len(ids)} tokens, needed {tokens}")
         result.append(ids[:tokens])
     return result
 
@@ -123,16 +126,22 @@ def whole_stripes(tokens):
     return max(1, (tokens - 1) // STRIPE) * STRIPE + 1
 
 
-def ask(server, prompt, tokens, sparse, kv=None, **fields):
-    """The answer's `spindle` object, with `usage` beside; None for what the build refuses as unknown."""
-    spindle = {"stats": "summary", "sparse": sparse}
-    if kv:
-        spindle["kv"] = kv
+def send(server, prompt, tokens, spindle, **fields):
     body = {"model": "smol", "prompt": prompt, "max_tokens": tokens, "temperature": 0, "ignore_eos": True, "spindle": spindle, **fields}
     answer = server.post("/v1/completions", body, timeout=3600)
     if answer.status != 200:
         raise Refused(answer)
-    return {**answer.json["spindle"], "usage": answer.json["usage"]}
+    return answer.json
+
+
+def wishes(sparse, kv):
+    return {key: value for key, value in (("sparse", sparse), ("kv", kv)) if value}
+
+
+def ask(server, prompt, tokens, sparse=None, kv=None, **fields):
+    """The answer's `spindle` object, with `usage` beside. With `sparse`, statistics cost an estimate of attention mass per step: not for timing steps."""
+    answer = send(server, prompt, tokens, {"stats": "summary", **wishes(sparse, kv)}, **fields)
+    return {**answer["spindle"], "usage": answer["usage"]}
 
 
 class Refused(Exception):
@@ -144,14 +153,28 @@ class Refused(Exception):
         self.status, self.error = answer.status, error
 
 
-def ask_together(server, batch, tokens, sparse, kv=None):
-    """One request per prompt, all at once."""
+def send_together(server, batch, tokens, sparse, kv=None):
+    """One request per prompt, all at once, without statistics."""
     with concurrent.futures.ThreadPoolExecutor(len(batch)) as pool:
-        return list(pool.map(lambda prompt: ask(server, prompt, tokens, sparse, kv), batch))
+        list(pool.map(lambda prompt: send(server, prompt, tokens, wishes(sparse, kv)), batch))
 
 
-def tpot_seconds(answers):
-    return statistics.median(a["timing"]["tpot_ms_mean"] for a in answers) / 1000
+def step_seconds(server, batch, tokens, sparse, kv=None):
+    """Time per further token of requests that are sent together, a mean, by the server's clock: from the first to the last token."""
+    before = counters(server, **DECODING)
+    send_together(server, batch, tokens + 1, sparse, kv)
+    after = counters(server, **DECODING)
+    requests = after["requests"] - before["requests"]
+    if requests != len(batch):
+        raise SystemExit(f"{len(batch)} requests were sent, the server counts {requests:.0f}")
+    return (after["seconds"] - before["seconds"]) / requests / tokens
+
+
+def preset(folder, sparse):
+    """A file for --sparse-preset: defaults of the server, which statistics make no dearer."""
+    path = pathlib.Path(folder) / "preset.yaml"
+    path.write_text(json.dumps(sparse), encoding="utf-8")  # JSON is YAML
+    return path
 
 
 def turns(variants, rounds):
@@ -171,4 +194,5 @@ def counters(server, **names):
     return {key: server.metric_sum(name) for key, name in names.items()}
 
 
+DECODING = {"seconds": "vllm:request_decode_time_seconds_sum", "requests": "vllm:request_decode_time_seconds_count"}
 PAGES = {"hits": "spindle_kv_page_hits_total", "misses": "spindle_kv_page_misses_total", "stall": "spindle_kv_fetch_stall_seconds_total"}
