@@ -75,7 +75,7 @@ TEST(SparseRequestTest, KnobsAreThoseOfTheAlgorithm) {
   EXPECT_EQ(SettingsFor(other, preset).knobs, (std::vector<double>{16, 1024, 0.5}));
   EXPECT_EQ(SettingsFor({.params = {{"estimation_fraction", 0}}}, preset).knobs[2], 0);
   EXPECT_EQ(SettingsFor(Overlay(other, preset)).knobs, (std::vector<double>{16, 1024, 0.5}));
-  EXPECT_EQ(SettingsFor({.algorithm = "quest"}, server).knobs, (std::vector<double>{16}));
+  EXPECT_EQ(SettingsFor({.algorithm = "quest"}, server).knobs, (std::vector<double>{16, 1}));
 }
 
 TEST(SparseRequestTest, ADefaultThatAnAlgorithmCannotFollowIsForTheOthers) {
