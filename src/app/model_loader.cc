@@ -288,17 +288,13 @@ absl::StatusOr<LoadResult> LoadModel(const config::LoadOptions& options,
   engine_options.algorithms = loaded.algorithms;
   for (const engine::SparseRequest& preset : options.served_presets) {
     SPINDLE_RETURN_IF_ERROR(
-        engine::ResolveSparse(
-            {}, preset, tiers.host->geometry(), shape.max_model_len, loaded.algorithms)
-            .status());
+        engine::ResolveSparse({}, preset, tiers.host->geometry(), loaded.algorithms).status());
   }
   if (options.selection.profile.empty()) {
-    SPINDLE_ASSIGN_OR_RETURN(engine_options.decode,
-                             engine::ResolveSparse({},
-                                                   config::SparseDefaults(options),
-                                                   tiers.host->geometry(),
-                                                   shape.max_model_len,
-                                                   loaded.algorithms));
+    SPINDLE_ASSIGN_OR_RETURN(
+        engine_options.decode,
+        engine::ResolveSparse(
+            {}, config::SparseDefaults(options), tiers.host->geometry(), loaded.algorithms));
   } else {
     SPINDLE_ASSIGN_OR_RETURN(
         engine_options.decode,

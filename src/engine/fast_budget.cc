@@ -18,6 +18,20 @@ uint32_t RoundUpToRun(uint64_t frames) {
   return static_cast<uint32_t>((frames + kv::kRunFrames - 1) / kv::kRunFrames * kv::kRunFrames);
 }
 
+// An expectation, until steps have been measured.
+double ExpectedPages(const sparse::SparsePolicy& policy, uint32_t page_tokens, double context) {
+  const sparse::SparseSettings& settings = policy.settings();
+  const double budget =
+      settings.budget_fraction > 0 ? settings.budget_fraction * context : settings.budget_tokens;
+  const double always = static_cast<double>(settings.sink_tokens) + settings.recent_tokens +
+                        policy.algorithm().extra_tokens(settings);
+  if (policy.algorithm().index_unit() == sparse::IndexUnit::kSegment) {
+    // Pieces of clusters are two thirds full.
+    return std::min(1.5 * budget + always, 1.5 * context) / page_tokens + 2;
+  }
+  return std::min(budget + always, context) / page_tokens + 2;
+}
+
 }  // namespace
 
 FastBudget::FastBudget(const sparse::FastMemory& fast,
@@ -36,15 +50,24 @@ sparse::FastPageIds FastBudget::PageIds(const Choice& choice) const {
   return {geometry_, policy == nullptr ? nullptr : &policy->algorithm()};
 }
 
-uint32_t FastBudget::NumPages(const Choice& choice) const {
-  const uint64_t tokens = std::max<uint64_t>(choice.history.size(), choice.request->prompt_size());
-  return PageIds(choice).CountFor(tokens);
+uint64_t FastBudget::NumTokens(const Choice& choice) {
+  return std::max<uint64_t>(choice.history.size(), choice.request->prompt_size());
 }
 
-double FastBudget::MandatoryPages(const Choice& choice) {
+uint32_t FastBudget::NumPages(const Choice& choice) const {
+  return PageIds(choice).CountFor(NumTokens(choice));
+}
+
+double FastBudget::MandatoryPages(const Choice& choice) const {
   const SparseDecode& decode = *choice.request->spec.decode;
   const double measured = choice.fast.mandatory_pages;
-  return measured > 0 || decode.policy == nullptr ? measured : decode.mandatory_pages;
+  if (measured > 0 || decode.policy == nullptr) {
+    return measured;
+  }
+  return decode.mandatory_pages > 0
+             ? decode.mandatory_pages
+             : ExpectedPages(
+                   *decode.policy, geometry_.page_tokens(), static_cast<double>(NumTokens(choice)));
 }
 
 kv::BudgetBounds FastBudget::BoundsOf(const Choice& choice) const {

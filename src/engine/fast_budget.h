@@ -64,9 +64,11 @@ class FastBudget {
   // The tier has given each group of the choice so many frames.
   void HasResized(Choice& choice, uint32_t frames);
   [[nodiscard]] sparse::FastPageIds PageIds(const Choice& choice) const;
+  // Of the sequence as it is, or of the prompt.
+  [[nodiscard]] static uint64_t NumTokens(const Choice& choice);
   [[nodiscard]] uint32_t NumPages(const Choice& choice) const;
-  // Per group and step: as measured, or as the algorithm declares before that.
-  [[nodiscard]] static double MandatoryPages(const Choice& choice);
+  // Per group and step: as measured, or as the algorithm and its settings promise before that.
+  [[nodiscard]] double MandatoryPages(const Choice& choice) const;
   [[nodiscard]] kv::BudgetBounds BoundsOf(const Choice& choice) const;
   [[nodiscard]] kv::BudgetRequest RequestOf(const Choice& choice) const;
   void Measure(Choice& choice) const;

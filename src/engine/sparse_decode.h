@@ -15,8 +15,9 @@ namespace spindle::engine {
 struct SparseDecode {
   std::shared_ptr<const sparse::SparsePolicy> policy;  // null: densely
   std::string algorithm = "dense";                     // its name
-  double mandatory_pages = 0;  // it is expected to choose per step, layer and KV head
-  MethodDigest method{};       // of prefix keys: whatever decides its choices
+  // Pages that a recorded schedule chooses per step, layer and KV head. 0: the policy says.
+  double mandatory_pages = 0;
+  MethodDigest method{};  // of prefix keys: whatever decides its choices
   std::shared_ptr<const sparse::PrefillPolicy> prefill = nullptr;  // of the prompt; null: densely
 
   // The name of its method.

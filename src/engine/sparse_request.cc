@@ -261,23 +261,6 @@ absl::StatusOr<std::shared_ptr<const sparse::PrefillPolicy>> PrefillOf(
   return sparse::PrefillPolicy::Create(std::move(method), params, dense_layers);
 }
 
-// An expectation, until steps have been measured.
-double MandatoryPages(const sparse::SparseAlgorithm& algorithm,
-                      const SparseSettings& settings,
-                      uint32_t page_tokens,
-                      uint32_t max_model_len) {
-  const double context = max_model_len;
-  const double budget =
-      settings.budget_fraction > 0 ? settings.budget_fraction * context : settings.budget_tokens;
-  const double always = static_cast<double>(settings.sink_tokens) + settings.recent_tokens;
-  if (algorithm.index_unit() == sparse::IndexUnit::kSegment) {
-    // Pieces of clusters are two thirds full; half a segment is not indexed yet.
-    const double tail = static_cast<double>(kSegmentTokens) / 2;
-    return std::min(1.5 * budget + always + tail, 1.5 * context) / page_tokens + 2;
-  }
-  return std::min(budget + always, context) / page_tokens + 2;
-}
-
 }  // namespace
 
 SparseRequest Overlay(SparseRequest wishes, const SparseRequest& defaults) {
@@ -350,7 +333,6 @@ absl::StatusOr<std::vector<int32_t>> ParseDenseLayers(std::string_view text) {
 absl::StatusOr<SparseDecode> ResolveSparse(const SparseRequest& wishes,
                                            const SparseRequest& defaults,
                                            const kv::KvGeometry& geometry,
-                                           uint32_t max_model_len,
                                            const sparse::AlgorithmSet& algorithms) {
   const std::string& name = NamesDefault(wishes.algorithm) ? defaults.algorithm : wishes.algorithm;
   std::shared_ptr<const sparse::SparseAlgorithm> algorithm =
@@ -370,8 +352,6 @@ absl::StatusOr<SparseDecode> ResolveSparse(const SparseRequest& wishes,
   }
   decode.algorithm = algorithm->name();
   decode.method = MethodOf(*algorithm, settings);
-  decode.mandatory_pages =
-      MandatoryPages(*algorithm, settings, geometry.page_tokens(), max_model_len);
   decode.policy =
       std::make_shared<const sparse::SparsePolicy>(std::move(algorithm), std::move(settings));
   return decode;

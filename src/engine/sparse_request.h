@@ -54,7 +54,6 @@ inline constexpr uint32_t kMaxReselectInterval = 64;
 [[nodiscard]] absl::StatusOr<SparseDecode> ResolveSparse(const SparseRequest& wishes,
                                                          const SparseRequest& defaults,
                                                          const kv::KvGeometry& geometry,
-                                                         uint32_t max_model_len,
                                                          const sparse::AlgorithmSet& algorithms);
 
 }  // namespace spindle::engine

@@ -336,12 +336,8 @@ MaybeError ApplySparse(const ServingOptions& options,
   }
   SparseRequest wishes = request->sparse.value_or(SparseRequest());
   wishes.estimates_mass = request->stats;
-  absl::StatusOr<engine::SparseDecode> decode =
-      engine::ResolveSparse(wishes,
-                            options.SparseOf(request->model),
-                            model.engine->kv_geometry(),
-                            model.facts.max_model_len,
-                            model.algorithms);
+  absl::StatusOr<engine::SparseDecode> decode = engine::ResolveSparse(
+      wishes, options.SparseOf(request->model), model.engine->kv_geometry(), model.algorithms);
   if (absl::IsNotFound(decode.status())) {
     return SparseAlgorithmUnavailable(wishes.algorithm);
   }

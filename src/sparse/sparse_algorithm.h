@@ -110,6 +110,12 @@ class SparseAlgorithm {
     return i < settings.knobs.size() ? settings.knobs[i] : knobs()[i].preset;
   }
 
+  // About how many tokens it attends to beside the budget, the sink and the recent ones: what
+  // scheduling goes by before it has measured.
+  [[nodiscard]] virtual uint32_t extra_tokens(const SparseSettings& /*settings*/) const {
+    return 0;
+  }
+
   // A later row can attend to what a row has chosen.
   [[nodiscard]] virtual bool can_hold() const { return true; }
 

@@ -197,8 +197,8 @@ class Run {
 
 double Measure(engine::Engine& engine, const Point& point, uint32_t generated, std::mt19937& rng) {
   static uint64_t num_requests = 0;
-  const engine::SparseDecode decode = Take(engine::ResolveSparse(
-      point.sparse, {}, engine.kv_geometry(), engine.model_config().max_model_len, {}));
+  const engine::SparseDecode decode =
+      Take(engine::ResolveSparse(point.sparse, {}, engine.kv_geometry(), {}));
   const auto submit = [&](const std::vector<TokenId>& prompt, uint32_t tokens) {
     return std::make_unique<Run>(engine, std::to_string(num_requests++), prompt, tokens, decode);
   };

@@ -37,6 +37,11 @@ class RetroInferAlgorithm final : public SparseAlgorithm {
 
   [[nodiscard]] std::span<const Knob> knobs() const override;
 
+  // The segment that is not indexed yet, half of one on average.
+  [[nodiscard]] uint32_t extra_tokens(const SparseSettings& /*settings*/) const override {
+    return kSinkTokens + static_cast<uint32_t>(kSegmentTokens) / 2;
+  }
+
   [[nodiscard]] bool mass_estimate() const override { return true; }
 
   // An estimation zone is a state of the row's own queries.

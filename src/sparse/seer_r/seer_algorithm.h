@@ -26,6 +26,11 @@ class SeerAlgorithm final : public SparseAlgorithm {
   // instead of a budget.
   [[nodiscard]] std::span<const Knob> knobs() const override;
 
+  // The first block.
+  [[nodiscard]] uint32_t extra_tokens(const SparseSettings& /*settings*/) const override {
+    return kBlockTokens;
+  }
+
   [[nodiscard]] Digest fingerprint() const override { return gates_.digest; }
 
   [[nodiscard]] uint64_t weight_bytes() const override { return gates_.bytes(); }

@@ -33,6 +33,11 @@ class ShadowKvAlgorithm final : public SparseAlgorithm {
 
   [[nodiscard]] std::span<const Knob> knobs() const override { return knobs_; }
 
+  // Outliers.
+  [[nodiscard]] uint32_t extra_tokens(const SparseSettings& settings) const override {
+    return kChunkTokens * static_cast<uint32_t>(KnobOf(settings, kOutlierChunksKnob));
+  }
+
   [[nodiscard]] bool mass_estimate() const override { return true; }
 
   [[nodiscard]] Digest fingerprint() const override { return IndexFingerprint(index_type_); }

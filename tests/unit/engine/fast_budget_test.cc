@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "metrics/metrics.h"
+#include "sparse/algorithm_registry.h"
 #include "sparse/dense/dense_algorithm.h"
 
 namespace spindle::engine {
@@ -32,17 +33,21 @@ class FastBudgetTest : public ::testing::Test {
 
   // A request with a prompt, running if there is room. `pages` 0: dense.
   Choice& Start(uint32_t prompt_tokens, double pages = 0, float ratio = 5.0F) {
+    SparseDecode decode;
+    if (pages > 0) {
+      decode = {.policy = std::make_shared<const sparse::SparsePolicy>(
+                    std::make_shared<const sparse::DenseAlgorithm>(), sparse::SparseSettings{}),
+                .mandatory_pages = pages};
+    }
+    return StartWith(decode, prompt_tokens, ratio);
+  }
+
+  Choice& StartWith(const SparseDecode& decode, uint32_t prompt_tokens, float ratio) {
     requests_.push_back(std::make_unique<Request>());
     Request& request = *requests_.back();
     request.spec.prompt.assign(prompt_tokens, 1);
     request.spec.buffer_ratio = ratio;
-    request.spec.decode = SparseDecode();
-    if (pages > 0) {
-      request.spec.decode = {
-          .policy = std::make_shared<const sparse::SparsePolicy>(
-              std::make_shared<const sparse::DenseAlgorithm>(), sparse::SparseSettings{}),
-          .mandatory_pages = pages};
-    }
+    request.spec.decode = decode;
     request.choices.resize(1);
     Choice& choice = request.choices[0];
     choice.request = &request;
@@ -124,6 +129,25 @@ TEST_F(FastBudgetTest, FloorsDecideWhoMayStart) {
     EXPECT_GE(choice->fast.frames_per_group, 24U);
   }
   ExpectIntact();
+}
+
+// A share of the budget is one of the request's own context, and outliers come on top.
+TEST_F(FastBudgetTest, WithoutMeasurementsTheSettingsSayWhatIsNeeded) {
+  const auto pages = [this](const char* algorithm, uint32_t prompt_tokens) {
+    SparseDecode decode;
+    decode.policy = std::make_shared<const sparse::SparsePolicy>(
+        sparse::FindAlgorithm(algorithm),
+        sparse::SparseSettings{.budget_tokens = 0, .budget_fraction = 0.1});
+    Choice& choice = StartWith(decode, prompt_tokens, 5.0F);
+    const double expected = choice.fast.mandatory_pages;
+    Stop(choice);
+    return expected;
+  };
+  constexpr double kPageTokens = 16;
+  EXPECT_NEAR(pages("quest", 1000), (100 + 68) / kPageTokens + 2, 1e-9);
+  EXPECT_NEAR(pages("quest", 4000), (400 + 68) / kPageTokens + 2, 1e-9);
+  EXPECT_NEAR(pages("shadowkv", 4000), (400 + 68 + 384) / kPageTokens + 2, 1e-9);
+  EXPECT_NEAR(pages("retroinfer", 4000), (1.5 * 400 + 68 + 528) / kPageTokens + 2, 1e-9);
 }
 
 TEST_F(FastBudgetTest, SmallBuffersAndCapsLowerTheFloor) {

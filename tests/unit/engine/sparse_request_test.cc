@@ -16,7 +16,7 @@ constexpr kv::KvGeometry kModel{
 
 absl::StatusOr<SparseDecode> Resolve(const SparseRequest& wishes,
                                      const SparseRequest& defaults = {}) {
-  return ResolveSparse(wishes, defaults, kModel, 8192, {});
+  return ResolveSparse(wishes, defaults, kModel, {});
 }
 
 sparse::SparseSettings SettingsFor(const SparseRequest& wishes,
@@ -240,7 +240,7 @@ TEST(SparseRequestTest, WhateverDecidesChoicesIsPartOfTheMethod) {
 TEST(SparseRequestTest, ChoicesByInt8IndexesAreAMethodOfTheirOwn) {
   const auto method = [](const char* algorithm, sparse::IndexType type) {
     const sparse::AlgorithmSet algorithms(type);
-    return ResolveSparse({.algorithm = algorithm}, {}, kModel, 8192, algorithms)->method;
+    return ResolveSparse({.algorithm = algorithm}, {}, kModel, algorithms)->method;
   };
   for (const char* algorithm : {"quest", "shadowkv", "retroinfer"}) {
     EXPECT_NE(method(algorithm, sparse::IndexType::kInt8),
