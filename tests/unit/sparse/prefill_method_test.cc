@@ -139,15 +139,15 @@ class BlockRig {
   std::vector<float> q_;     // [128][group][kBlockDim]
 };
 
-struct NaiveChoice {
+struct NaiveBlocks {
   std::set<uint32_t> blocks;
   bool is_near_tie = false;  // fp32 may well decide otherwise
 };
 
 // The choice of section 7.1.
-NaiveChoice ChooseNaively(const std::vector<double>& mass, double threshold) {
+NaiveBlocks ChooseNaively(const std::vector<double>& mass, double threshold) {
   constexpr double kNear = 1e-5;
-  NaiveChoice choice;
+  NaiveBlocks choice;
   const auto last = static_cast<uint32_t>(mass.size()) - 1;
   choice.blocks = {0, last};
   double total = 0;
@@ -197,13 +197,13 @@ TEST(XAttentionMethod, ChoosesAsTheSpecificationSays) {
     const bool shares = rng() % 3 == 0;
     const BlockRig rig(num_blocks, group, rng, 1.0F + static_cast<float>(rng() % 5));
     std::vector<double> mean(num_blocks);
-    NaiveChoice expected;
+    NaiveBlocks expected;
     for (uint32_t head = 0; head < group; ++head) {
       const std::vector<double> mass = rig.NaiveMass(head, static_cast<uint32_t>(stride));
       for (uint32_t block = 0; block < num_blocks; ++block) {
         mean[block] += mass[block] / group;
       }
-      const NaiveChoice of_head = ChooseNaively(mass, threshold);
+      const NaiveBlocks of_head = ChooseNaively(mass, threshold);
       expected.is_near_tie = expected.is_near_tie || (!shares && of_head.is_near_tie);
       expected.blocks.insert(of_head.blocks.begin(), of_head.blocks.end());
     }
