@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <map>
 #include <memory>
 #include <span>
@@ -21,6 +22,10 @@
 namespace spindle::sparse {
 
 inline constexpr const char* kTableNames[] = {"reference", "baseline", "avx2", "avx512", "amx"};
+
+[[nodiscard]] inline bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
 
 struct RigOptions {
   const char* table = "reference";

@@ -1,5 +1,4 @@
 // What must not change a single bit: chunking, company, threads, sharing, recycled memory.
-#include <cstring>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -12,10 +11,6 @@ namespace {
 
 // More than a segment, so that a row's span states are merged.
 constexpr uint32_t kLong = 1090;
-
-bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
-}
 
 // The last `count` tokens of a result.
 std::vector<float> Tail(const AttentionRig& rig, const std::vector<float>& result, uint32_t count) {

@@ -2,7 +2,6 @@
 // for dense rows and for choices that differ by head, step and layer.
 #include <algorithm>
 #include <bit>
-#include <cstring>
 #include <memory>
 #include <vector>
 
@@ -54,10 +53,6 @@ std::vector<float> RunAll(AttentionRig& rig, const Workload& workload) {
   return results;
 }
 
-bool EqualBits(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
-}
-
 class MirrorAttentionTest : public ::testing::TestWithParam<std::tuple<const char*, DType>> {
  protected:
   void SetUp() override {
@@ -94,7 +89,7 @@ TEST_P(MirrorAttentionTest, DenseRowsThroughAnyNumberOfFrames) {
   for (const uint32_t frames : {0U, 8U, all}) {
     SCOPED_TRACE(frames);
     AttentionRig rig(Mirror(frames));
-    EXPECT_TRUE(EqualBits(RunAll(rig, workload), expected));
+    EXPECT_TRUE(SameBits(RunAll(rig, workload), expected));
     const MirrorCounters counters = rig.runtime().Counters();
     EXPECT_GT(counters.page_misses, 100U);
     EXPECT_EQ(counters.page_refaults, 0U);  // dense never pushes its own pages out
@@ -115,7 +110,7 @@ TEST_P(MirrorAttentionTest, ChoicesByHeadAndStep) {
     for (const uint32_t frames : {0U, 16U}) {
       SCOPED_TRACE(frames);
       AttentionRig rig(Mirror(frames));
-      EXPECT_TRUE(EqualBits(RunAll(rig, workload), expected));
+      EXPECT_TRUE(SameBits(RunAll(rig, workload), expected));
       EXPECT_EQ(rig.runtime().Counters().page_hits > 0, frames > 0);
       const absl::Status intact = rig.tier().CheckIntegrity();
       EXPECT_TRUE(intact.ok()) << intact;
@@ -131,7 +126,7 @@ TEST_P(MirrorAttentionTest, WindowsReadOnlyWhatTheySee) {
   const std::vector<float> expected = RunAll(in_place, workload);
   options.mirror = true;
   AttentionRig rig(options);
-  EXPECT_TRUE(EqualBits(RunAll(rig, workload), expected));
+  EXPECT_TRUE(SameBits(RunAll(rig, workload), expected));
   AttentionRig full(Mirror(0));
   RunAll(full, workload);
   EXPECT_LT(rig.runtime().Counters().page_misses, full.runtime().Counters().page_misses * 4 / 5);
@@ -158,7 +153,7 @@ TEST_P(MirrorAttentionTest, RecomputedRowsMakeTheSameChoices) {
     const RigRows rows{again, 1, 1088, kEnd - 1088, &policy, kPrompt};
     const std::vector<float> all = rig.Step({&rows, 1});
     const std::vector<float> tail(all.end() - static_cast<ptrdiff_t>(expected.size()), all.end());
-    EXPECT_TRUE(EqualBits(tail, expected));
+    EXPECT_TRUE(SameBits(tail, expected));
   }
 }
 
@@ -177,7 +172,7 @@ TEST(MirrorAttentionLinkTest, ASlowLinkCostsTimeAndChangesNothing) {
   options.mirror = true;
   options.link = &link;
   AttentionRig rig(options);
-  EXPECT_TRUE(EqualBits(RunAll(rig, workload), expected));
+  EXPECT_TRUE(SameBits(RunAll(rig, workload), expected));
   const MirrorCounters counters = rig.runtime().Counters();
   EXPECT_GT(counters.stall_ns, 0U);
   // A nanosecond per byte of pages; refreshed rows are not sent.

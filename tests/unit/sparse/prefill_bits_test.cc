@@ -41,10 +41,6 @@ PrefillPolicy FullPrefill(const std::string& name) {
   return {FindPrefillMethod(name), values};
 }
 
-bool SamePrefillBits(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
-}
-
 class PrefillBitsTest : public ::testing::TestWithParam<const char*> {
  protected:
   static RigOptions Options() {
@@ -85,7 +81,7 @@ TEST_P(PrefillBitsTest, EverythingSelectedIsDense) {
   AttentionRig rig(Options());
   const std::vector<float> dense = Prefill(rig, nullptr, 512);
   const PrefillPolicy full = FullPrefill(GetParam());
-  EXPECT_TRUE(SamePrefillBits(Prefill(rig, &full, 512), dense));
+  EXPECT_TRUE(SameBits(Prefill(rig, &full, 512), dense));
 }
 
 TEST_P(PrefillBitsTest, SparseBlocksAreNotAndTheRestIs) {
@@ -118,20 +114,20 @@ TEST_P(PrefillBitsTest, ChunksThreadsAndPlacementDoNotMatter) {
   AttentionRig reference(Options());
   const std::vector<float> expected = Prefill(reference, &policy, 2048);
   for (const uint32_t chunk : {128U, 256U, 640U, 1024U}) {
-    EXPECT_TRUE(SamePrefillBits(Prefill(reference, &policy, chunk), expected)) << chunk;
+    EXPECT_TRUE(SameBits(Prefill(reference, &policy, chunk), expected)) << chunk;
   }
   RigOptions options = Options();
   for (const uint32_t threads : {1U, 4U}) {
     options.num_threads = threads;
     AttentionRig rig(options);
-    EXPECT_TRUE(SamePrefillBits(Prefill(rig, &policy, 512), expected)) << threads;
+    EXPECT_TRUE(SameBits(Prefill(rig, &policy, 512), expected)) << threads;
   }
   options = Options();
   options.mirror = true;
   for (const uint32_t frames : {0U, 8U, 64U}) {
     options.frames_per_group = frames;
     AttentionRig rig(options);
-    EXPECT_TRUE(SamePrefillBits(Prefill(rig, &policy, 384), expected)) << frames;
+    EXPECT_TRUE(SameBits(Prefill(rig, &policy, 384), expected)) << frames;
   }
 }
 
@@ -158,7 +154,7 @@ TEST_P(PrefillBitsTest, CompanyDoesNotMatter) {
     const auto width = static_cast<ptrdiff_t>(rig.token_width());
     results.insert(results.end(), part.begin() + width, part.begin() + width * (1 + count));
   }
-  EXPECT_TRUE(SamePrefillBits(results, expected));
+  EXPECT_TRUE(SameBits(results, expected));
 }
 
 // Prompt and generated tokens in one step, as after a preemption.
@@ -172,7 +168,7 @@ TEST_P(PrefillBitsTest, RecomputedRowsMakeTheSameChoices) {
   const SequenceId sequence = rig.Open();
   const RigRows prompt{
       sequence, 1, 0, kPrefillPrompt, &decode, kPrefillPrompt, nullptr, nullptr, &policy};
-  EXPECT_TRUE(SamePrefillBits(rig.Step({&prompt, 1}), expected));
+  EXPECT_TRUE(SameBits(rig.Step({&prompt, 1}), expected));
   for (uint32_t step = 0; step < kSteps; ++step) {
     const RigRows row{
         sequence, 1, kPrefillPrompt + step, 1, &decode, kPrefillPrompt, nullptr, nullptr, &policy};
@@ -182,7 +178,7 @@ TEST_P(PrefillBitsTest, RecomputedRowsMakeTheSameChoices) {
   const SequenceId again = rig.Open();
   const RigRows all{
       again, 1, 0, kPrefillPrompt + kSteps, &decode, kPrefillPrompt, nullptr, nullptr, &policy};
-  EXPECT_TRUE(SamePrefillBits(rig.Step({&all, 1}), expected));
+  EXPECT_TRUE(SameBits(rig.Step({&all, 1}), expected));
 }
 
 TEST_P(PrefillBitsTest, DenseLayersAndWindowsChooseNothing) {
@@ -219,7 +215,7 @@ TEST_P(PrefillBitsTest, AnyTableAndType) {
     AttentionRig rig(options);
     PrefillUse use;
     const std::vector<float> whole = Prefill(rig, &policy, 2048, &use);
-    EXPECT_TRUE(SamePrefillBits(Prefill(rig, &policy, 256), whole)) << table;
+    EXPECT_TRUE(SameBits(Prefill(rig, &policy, 256), whole)) << table;
     EXPECT_TRUE(std::ranges::all_of(whole, [](float value) { return std::isfinite(value); }));
     EXPECT_GT(use.sparse_blocks, 0U);
   }
@@ -247,10 +243,10 @@ TEST(PrefillBits, WhatIsNotSelectedIsNotRead) {
     return result;
   };
   const std::vector<float> expected = run(0);
-  EXPECT_TRUE(SamePrefillBits(run(1), expected));
-  EXPECT_TRUE(SamePrefillBits(run(3), expected));
-  EXPECT_FALSE(SamePrefillBits(run(4), expected));
-  EXPECT_FALSE(SamePrefillBits(run(5), expected));
+  EXPECT_TRUE(SameBits(run(1), expected));
+  EXPECT_TRUE(SameBits(run(3), expected));
+  EXPECT_FALSE(SameBits(run(4), expected));
+  EXPECT_FALSE(SameBits(run(5), expected));
 }
 
 }  // namespace

@@ -40,10 +40,6 @@ SparseSettings Interval(uint32_t k) {
   return settings;
 }
 
-bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
-}
-
 struct ControlRun {
   AttentionRig& rig;
   const SparsePolicy* policy;

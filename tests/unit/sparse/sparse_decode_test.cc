@@ -68,10 +68,6 @@ SparsePolicy Policy(const char* algorithm, uint32_t budget, bool always_ranks = 
   return {AlgorithmOf(algorithm), settings};
 }
 
-bool EqualResults(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
-}
-
 // Relative to the largest of all: probabilities were rounded to bf16.
 void ExpectNear(const std::vector<float>& a, const std::vector<float>& b) {
   ASSERT_EQ(a.size(), b.size());
@@ -133,7 +129,7 @@ TEST_P(SparseDecodeTest, EverythingSelectedEqualsDense) {
     if (always_ranks && policy.algorithm().name() == "retroinfer") {
       ExpectNear(results, dense);  // the same tokens in the order of clusters
     } else {
-      EXPECT_TRUE(EqualResults(results, dense)) << always_ranks;
+      EXPECT_TRUE(SameBits(results, dense)) << always_ranks;
     }
   }
 }
@@ -144,25 +140,25 @@ TEST_P(SparseDecodeTest, ASmallBudgetIsNotDense) {
   }
   AttentionRig rig(Options());
   const SparsePolicy policy = Policy(GetParam(), 64);
-  EXPECT_FALSE(EqualResults(PrefillAndDecode(rig, &policy), PrefillAndDecode(rig, nullptr)));
+  EXPECT_FALSE(SameBits(PrefillAndDecode(rig, &policy), PrefillAndDecode(rig, nullptr)));
 }
 
 TEST_P(SparseDecodeTest, ChunksThreadsAndPlacementDoNotMatter) {
   const SparsePolicy policy = Policy(GetParam(), 160);
   AttentionRig reference(Options());
   const std::vector<float> expected = PrefillAndDecode(reference, &policy);
-  EXPECT_TRUE(EqualResults(PrefillAndDecode(reference, &policy, 70), expected));
+  EXPECT_TRUE(SameBits(PrefillAndDecode(reference, &policy, 70), expected));
   RigOptions options = Options();
   options.num_threads = 1;
   AttentionRig single(options);
-  EXPECT_TRUE(EqualResults(PrefillAndDecode(single, &policy), expected));
+  EXPECT_TRUE(SameBits(PrefillAndDecode(single, &policy), expected));
   options = Options();
   options.mirror = true;
   options.has_clusters = true;
   for (const uint32_t frames : {0U, 8U, 32U}) {
     options.frames_per_group = frames;
     AttentionRig rig(options);
-    EXPECT_TRUE(EqualResults(PrefillAndDecode(rig, &policy), expected)) << frames;
+    EXPECT_TRUE(SameBits(PrefillAndDecode(rig, &policy), expected)) << frames;
   }
 }
 
@@ -175,7 +171,7 @@ TEST_P(SparseDecodeTest, RecomputedRowsMakeTheSameChoices) {
   const std::vector<float> results = rig.Step({&all, 1});
   const std::vector<float> tail(results.end() - static_cast<ptrdiff_t>(expected.size()),
                                 results.end());
-  EXPECT_TRUE(EqualResults(tail, expected));
+  EXPECT_TRUE(SameBits(tail, expected));
 }
 
 std::vector<Digest> KeysOfPrompt() {
@@ -201,7 +197,7 @@ TEST_P(SparseDecodeTest, SharedStripesGiveTheSameBits) {
     const uint32_t shared = static_cast<uint32_t>(keys.size()) * 64;
     const RigRows rest{second, 1, shared, kPrompt - shared, &policy, kPrompt};
     rig.Step({&rest, 1});
-    EXPECT_TRUE(EqualResults(Decode(rig, second, &policy, kPrompt, kSteps), expected));
+    EXPECT_TRUE(SameBits(Decode(rig, second, &policy, kPrompt, kSteps), expected));
     rig.store().Close(first);
     rig.store().Close(second);
     rig.store().ResetPrefixCache();
@@ -252,7 +248,7 @@ TEST_P(SparseDecodeTest, RecycledSlotsAreIndexedAnew) {
   const RigRows rows{other, 9, 0, kPrompt, &policy, kPrompt};
   rig.Step({&rows, 1});
   rig.store().Close(other);
-  EXPECT_TRUE(EqualResults(PrefillAndDecode(rig, &policy), expected));
+  EXPECT_TRUE(SameBits(PrefillAndDecode(rig, &policy), expected));
 }
 
 TEST_P(SparseDecodeTest, ForksContinueAsTheirParent) {
@@ -264,7 +260,7 @@ TEST_P(SparseDecodeTest, ForksContinueAsTheirParent) {
   rig.Step({&prompt, 1});
   const absl::StatusOr<SequenceId> child = rig.store().Fork(parent);
   ASSERT_TRUE(child.ok());
-  EXPECT_TRUE(EqualResults(Decode(rig, *child, &policy, kPrompt, kSteps), expected));
+  EXPECT_TRUE(SameBits(Decode(rig, *child, &policy, kPrompt, kSteps), expected));
 }
 
 TEST_P(SparseDecodeTest, MixedCompanyDoesNotMatter) {
@@ -289,7 +285,7 @@ TEST_P(SparseDecodeTest, MixedCompanyDoesNotMatter) {
     const auto width = static_cast<ptrdiff_t>(rig.token_width());
     results.insert(results.end(), out.begin() + width, out.begin() + 2 * width);
   }
-  EXPECT_TRUE(EqualResults(results, expected));
+  EXPECT_TRUE(SameBits(results, expected));
 }
 
 TEST_P(SparseDecodeTest, DenseLayersAndShortContextsAreDense) {
@@ -298,7 +294,7 @@ TEST_P(SparseDecodeTest, DenseLayersAndShortContextsAreDense) {
   SparseSettings settings{
       .budget_tokens = 64, .recent_tokens = 20, .min_context = kPrompt + kSteps + 1};
   const SparsePolicy short_context(AlgorithmOf(GetParam()), settings);
-  EXPECT_TRUE(EqualResults(PrefillAndDecode(rig, &short_context), dense));
+  EXPECT_TRUE(SameBits(PrefillAndDecode(rig, &short_context), dense));
   settings.min_context = 0;
   settings.dense_layers = {true, false};
   const SparsePolicy first_dense(AlgorithmOf(GetParam()), settings);
@@ -309,7 +305,7 @@ TEST_P(SparseDecodeTest, DenseLayersAndShortContextsAreDense) {
     EXPECT_EQ(std::memcmp(&results[at], &dense[at], width * sizeof(float)), 0) << step;
   }
   if (std::string_view(GetParam()) != "dense") {
-    EXPECT_FALSE(EqualResults(results, dense));
+    EXPECT_FALSE(SameBits(results, dense));
   }
 }
 
@@ -331,7 +327,7 @@ TEST_P(SparseDecodeTest, LayersWithAWindowChooseNothing) {
       EXPECT_EQ(std::memcmp(&results[at], &dense[at], width * sizeof(float)), 0) << step;
     }
     if (std::string_view(GetParam()) != "dense") {
-      EXPECT_FALSE(EqualResults(results, dense));
+      EXPECT_FALSE(SameBits(results, dense));
     }
   }
 }
