@@ -17,7 +17,7 @@ namespace spindle::sparse {
 namespace {
 
 #if defined(SPINDLE_SANITIZED)
-constexpr uint32_t kPrefillPrompt = 700;
+constexpr uint32_t kPrefillPrompt = 900;  // two sparse blocks
 constexpr uint32_t kPrefillQueryHeads = 2;
 #else
 constexpr uint32_t kPrefillPrompt = 1500;  // two segments, and a last block that is not full
