@@ -6,17 +6,20 @@ SELECT, APPEND, END = 1, 2, 6
 LAST_BLOCK, CUT = 1, 2
 
 
-def records(path):
-    """(step, request, layer, head, kind, ids) of all records of a whole trace."""
+def records(path, whole=True):
+    """(step, request, layer, head, kind, ids) of all records; of a trace whose writer was stopped (`whole` False): of its complete blocks."""
     data = path.read_bytes()
     if data[:8] != b"SPKVPGTR":
         raise ValueError(f"{path} is no page-access trace")
     at, is_last = HEADER, False
     while not is_last:
-        if data[at:at + 4] != b"PGBK":
-            raise ValueError(f"{path} has no last block")
-        size, _, flags = struct.unpack_from("<III", data, at + 4)
-        if flags & CUT:
+        has_block = data[at:at + 4] == b"PGBK" and at + 16 <= len(data)
+        size, _, flags = struct.unpack_from("<III", data, at + 4) if has_block else (0, 0, 0)
+        if not has_block or at + 16 + size > len(data):
+            if whole:
+                raise ValueError(f"{path} has no last block")
+            return
+        if whole and flags & CUT:
             raise ValueError(f"{path} was cut")
         is_last = bool(flags & LAST_BLOCK)
         at += 16
