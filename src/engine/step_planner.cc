@@ -291,7 +291,12 @@ bool StepPlanner::TryAdmit(Choice& choice, TimePoint now, RowBudget* rows, bool*
     return false;
   }
   request.num_bypassed = 0;
-  Place(choice, choice.pending(), max_chunk, rows);  // an open tail makes it less than expected
+  // An open tail makes it less than expected, and its end may be where generated tokens begin: then
+  // the rows of this step may be used up, and it goes on in the next one.
+  const uint32_t chunk = MaxChunk(request, choice.committed);
+  if (rows->CanPlace(choice.pending(), chunk, GrainOf(request, choice.committed))) {
+    Place(choice, choice.pending(), chunk, rows);
+  }
   return true;
 }
 
