@@ -12,6 +12,9 @@
 #include "kernels/cpu/attention_state.h"
 #include "kernels/cpu/attention_tile.h"
 #include "kernels/functions.h"
+#if defined(__AVX512BF16__)
+#include "kernels/cpu/attention_few_rows.h"
+#endif
 
 namespace spindle::kernels::SPINDLE_KERNEL_ISA {
 namespace {
@@ -127,7 +130,8 @@ class UnitRunner {
         item_(args.items[unit.item]),
         num_rows_(unit.row_end - unit.row_begin),
         head_rows_(num_rows_ * args.group),
-        depth_(args.head_dim / kElementsPerWord) {}
+        depth_(args.head_dim / kElementsPerWord),
+        prefetcher_(args.head_dim) {}
 
   int Run(const Exec& exec) {
     if (!TakeScratch(exec)) {
@@ -139,11 +143,14 @@ class UnitRunner {
       Resume();
     }
     uint32_t span = 0;
+    Prefetch(unit_.run_begin);
+    prefetcher_.Advance(UINT32_MAX);
     for (uint32_t begin = unit_.run_begin; begin < unit_.run_end; ++span) {
       const uint32_t end = SpanEnd(item_, begin, unit_.run_end);
       Reset(state_);
       for (uint32_t tile = begin; tile < end;) {
         const uint32_t tile_end = TileEnd(item_.runs, tile, end);
+        Prefetch(tile_end);
         FoldTile(tile, tile_end);
         tile = tile_end;
       }
@@ -228,6 +235,19 @@ class UnitRunner {
     out[d + 1] = states.l[head_row];
   }
 
+  // Starts asking for the tile that begins at a run, if there is one.
+  void Prefetch(uint32_t run_begin) {
+    if (run_begin >= unit_.run_end) {
+      prefetcher_.Stop();
+      return;
+    }
+    const size_t element_bytes = args_.kv_type == DType::kBF16 ? 2 : 4;
+    prefetcher_.Start(item_,
+                      run_begin,
+                      TileEnd(item_.runs, run_begin, unit_.run_end),
+                      args_.head_dim * element_bytes);
+  }
+
   void FoldTile(uint32_t run_begin, uint32_t run_end) {
     const TileVisibility lanes =
         FindVisibleLanes(item_, unit_.row_begin, num_rows_, run_begin, run_end, masks_);
@@ -237,19 +257,43 @@ class UnitRunner {
     const size_t element_bytes = args_.kv_type == DType::kBF16 ? 2 : 4;
     TileRows rows;
     FillTileRows(item_, run_begin, run_end, element_bytes, lanes.any, &rows);
-    PackKeys(args_.kv_type, rows.k, args_.head_dim, keys_);
+#if defined(__AVX512BF16__)
+    if constexpr (Op::kPairs) {
+      if (head_rows_ <= kFewRows && lanes.any == lanes.every) {
+        FoldFewRows(rows);
+        return;
+      }
+    }
+#endif
+    PackKeys(args_.kv_type, rows.k, args_.head_dim, keys_, &prefetcher_);
     if (lanes.any == lanes.every || !HasNonFinite(args_.kv_type, rows.v, args_.head_dim)) {
-      PackValues<Op>(args_.kv_type, rows.v, args_.head_dim, values_);
+      PackValues<Op>(args_.kv_type, rows.v, args_.head_dim, values_, &prefetcher_);
       Fold(0, num_rows_);
       return;
     }
     // 0 · NaN: values that some rows may not see would reach them, so every row gets its own.
     for (uint32_t r = 0; r < num_rows_; ++r) {
       FillTileRows(item_, run_begin, run_end, element_bytes, masks_[r], &rows);
-      PackValues<Op>(args_.kv_type, rows.v, args_.head_dim, values_);
+      PackValues<Op>(args_.kv_type, rows.v, args_.head_dim, values_, &prefetcher_);
       Fold(r, r + 1);
     }
   }
+
+#if defined(__AVX512BF16__)
+  // Folds the tile into all rows without packing it.
+  void FoldFewRows(const TileRows& rows) {
+    ForRows(
+        head_rows_, [&]<size_t kRows>() __attribute__((always_inline)) {
+          ScoreRows<kRows>(rows.k, args_.head_dim, queries_, scores_, &prefetcher_);
+        });
+    Softmax(0, head_rows_);
+    ForRows(
+        head_rows_, [&]<size_t kRows>() __attribute__((always_inline)) {
+          AccumulateRows<kRows>(rows.v, args_.head_dim, probabilities_, state_.acc, &prefetcher_);
+        });
+  }
+
+#endif
 
   // Folds the packed tile into token rows [row_begin, row_end).
   void Fold(uint32_t row_begin, uint32_t row_end) {
@@ -385,6 +429,7 @@ class UnitRunner {
   float* factor_;            // [head rows] scale of the old state
   States state_;             // of the open span
   States merged_;            // of the spans before it
+  RowPrefetcher prefetcher_;
 };
 
 // The heads of a unit one after the other.

@@ -1,5 +1,6 @@
 // Layouts of K, V, queries and probabilities for the products of attention. An element is 4 bytes:
-// a float, or with PairOp two bf16 of consecutive k. Thread-safety: pure functions over the
+// a float, or with PairOp two bf16 of consecutive k. While K and V of a tile are packed, the 128
+// rows of the next one are asked for, half of them by each. Thread-safety: pure functions over the
 // caller's memory.
 #pragma once
 
@@ -8,6 +9,7 @@
 
 #include "kernels/api/attention.h"
 #include "kernels/cpu/attention_simd.h"
+#include "kernels/cpu/attention_tile.h"
 #if defined(__AVX512BF16__)
 #include "kernels/cpu/transpose_avx512.h"
 #endif
@@ -19,9 +21,13 @@ namespace spindle::kernels::SPINDLE_KERNEL_ISA {
 // out[element][lane] of 64 rows of `elements` 4-byte elements. REQUIRES: elements a multiple of 4.
 [[maybe_unused]] static inline void TransposeRows(const uint8_t* const* rows,
                                                   uint32_t elements,
-                                                  uint32_t* out) {
+                                                  uint32_t* out,
+                                                  RowPrefetcher* prefetcher) {
+  const uint32_t chunks = elements / 4;
+  const uint32_t prefetch_rows = (kTileTokens / 4 + chunks - 1) / chunks;
   for (uint32_t group = 0; group < kTileTokens; group += kLanes) {
-    for (uint32_t chunk = 0; chunk < elements / 4; ++chunk) {
+    for (uint32_t chunk = 0; chunk < chunks; ++chunk) {
+      prefetcher->Advance(prefetch_rows);
       __m512i columns[4];
       TransposeChunk(rows + group, chunk, columns);
       for (uint32_t j = 0; j < 4; ++j) {
@@ -31,11 +37,9 @@ namespace spindle::kernels::SPINDLE_KERNEL_ISA {
   }
 }
 
-[[maybe_unused]] static inline void PackKeys(DType type,
-                                             const uint8_t* const* rows,
-                                             uint32_t d,
-                                             uint32_t* out) {
-  TransposeRows(rows, type == DType::kBF16 ? d / 2 : d, out);
+[[maybe_unused]] static inline void PackKeys(
+    DType type, const uint8_t* const* rows, uint32_t d, uint32_t* out, RowPrefetcher* prefetcher) {
+  TransposeRows(rows, type == DType::kBF16 ? d / 2 : d, out, prefetcher);
 }
 
 #else
@@ -49,12 +53,11 @@ SPINDLE_INLINE __m128 LoadFour(DType type, const uint8_t* row, uint32_t index) {
   return _mm_castsi128_ps(_mm_unpacklo_epi16(_mm_setzero_si128(), halves));
 }
 
-[[maybe_unused]] static inline void PackKeys(DType type,
-                                             const uint8_t* const* rows,
-                                             uint32_t d,
-                                             uint32_t* out) {
+[[maybe_unused]] static inline void PackKeys(
+    DType type, const uint8_t* const* rows, uint32_t d, uint32_t* out, RowPrefetcher* prefetcher) {
   float* const floats = reinterpret_cast<float*>(out);
   for (uint32_t lane = 0; lane < kTileTokens; lane += 4) {
+    prefetcher->Advance(4);
     for (uint32_t i = 0; i < d; i += 4) {
       __m128 a = LoadFour(type, rows[lane], i);
       __m128 b = LoadFour(type, rows[lane + 1], i);
@@ -83,8 +86,10 @@ SPINDLE_INLINE void StoreWidened(uint32_t* to, const uint16_t* from) {
 // out[pair of lanes][d] of bf16 rows.
 [[maybe_unused]] static inline void PackValuePairs(const uint8_t* const* rows,
                                                    uint32_t d,
-                                                   uint32_t* out) {
+                                                   uint32_t* out,
+                                                   RowPrefetcher* prefetcher) {
   for (uint32_t lane = 0; lane < kTileTokens; lane += 2) {
+    prefetcher->Advance(2);
     for (uint32_t i = 0; i < d; i += kLanes) {
       const auto load = [i](const uint8_t* row) __attribute__((always_inline)) {
         return _mm512_cvtepu16_epi32(
@@ -101,18 +106,17 @@ SPINDLE_INLINE void StoreWidened(uint32_t* to, const uint16_t* from) {
 
 // V as [lane or pair of lanes][d].
 template <typename Op>
-[[maybe_unused]] static inline void PackValues(DType type,
-                                               const uint8_t* const* rows,
-                                               uint32_t d,
-                                               uint32_t* out) {
+[[maybe_unused]] static inline void PackValues(
+    DType type, const uint8_t* const* rows, uint32_t d, uint32_t* out, RowPrefetcher* prefetcher) {
 #if defined(__AVX512BF16__)
   if constexpr (Op::kPairs) {
-    PackValuePairs(rows, d, out);
+    PackValuePairs(rows, d, out, prefetcher);
     return;
   }
 #endif
   if constexpr (!Op::kPairs) {
     for (uint32_t lane = 0; lane < kTileTokens; ++lane) {
+      prefetcher->Advance(1);
       uint32_t* const to = out + size_t{lane} * d;
       if (type == DType::kF32) {
         __builtin_memcpy(to, rows[lane], size_t{d} * 4);
