@@ -57,7 +57,8 @@ struct EngineRequest {
   bool layer_stats = false;  // RequestStats::layers
   bool uses_disk = true;     // its stripes may go to and come from the disk tier
   float fast_fraction = 0;   // fast_bytes as a share of the fast tier; 0 = none
-  uint64_t fast_bytes = 0;   // cap on its pages in the fast tier, all choices together; 0 = none
+  // Cap on what its pages and indexes take of the fast tier, all choices together; 0 = none.
+  uint64_t fast_bytes = 0;
   // Wanted pages kept from earlier steps, per mandatory page; nullopt: the engine's.
   std::optional<float> buffer_ratio;
   std::optional<Retention> retention;  // REQUIRES: keeps_sessions(); cache_prompt
@@ -74,6 +75,7 @@ struct SubmitRefusal {
     kDeadlinePassed,
     kFastBudgetTooSmall,  // fast_bytes < needed_bytes
     kFastBudgetTooLarge,  // fast_bytes > capacity_bytes
+    kFastNeverFits,       // the index alone leaves no room: needed_bytes > capacity_bytes
   };
 
   Kind kind;

@@ -329,8 +329,11 @@ void EngineCore::Publish(TimePoint now, bool idle) {
   if (parts_.fast.tier != nullptr) {
     const kv::FastTier& tier = *parts_.fast.tier;
     const uint64_t frame_bytes = tier.pool().stride_bytes();
+    const uint64_t unused = tier.num_free_frames() * frame_bytes;
+    const uint64_t indexes = fast_.index_bytes();
     snapshot.fast = {.capacity_bytes = tier.pool().num_frames() * frame_bytes,
-                     .free_bytes = tier.num_free_frames() * frame_bytes,
+                     .free_bytes = unused - std::min(unused, indexes),
+                     .index_bytes = indexes,
                      .is_emulated = parts_.fast.link != nullptr,
                      .counters = parts_.runner.fast_counters()};
     parts_.metrics.fast.Publish(*snapshot.fast);

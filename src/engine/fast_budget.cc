@@ -4,6 +4,7 @@
 
 #include "base/prefix_key.h"
 #include "base/status_macros.h"
+#include "sparse/scratch_bytes.h"
 
 namespace spindle::engine {
 namespace {
@@ -11,6 +12,8 @@ namespace {
 constexpr uint32_t kRebalanceSteps = 8;
 // Weight of the present in moving averages, per rebalance (two make sixteen steps).
 constexpr double kPresent = 0.5;
+// An index is charged for so many tokens at a time.
+constexpr uint64_t kIndexTokens = kSegmentTokens;
 // Directories grow by so much at a time.
 constexpr uint32_t kCoverPages = 256;
 
@@ -58,6 +61,25 @@ uint32_t FastBudget::NumPages(const Choice& choice) const {
   return PageIds(choice).CountFor(NumTokens(choice));
 }
 
+uint64_t FastBudget::IndexFrames(const Choice& choice) const {
+  const sparse::SparsePolicy* const policy = choice.request->spec.decode->policy.get();
+  if (policy == nullptr) {
+    return 0;
+  }
+  const uint64_t tokens = (NumTokens(choice) + kIndexTokens - 1) / kIndexTokens * kIndexTokens;
+  const uint64_t bytes = sparse::IndexBytes(geometry_, policy->algorithm(), tokens);
+  return (bytes + geometry_.page_bytes() - 1) / geometry_.page_bytes();
+}
+
+void FastBudget::ChargeIndex(Choice& choice, uint64_t frames) {
+  index_frames_ += frames - choice.fast.index_frames;
+  choice.fast.index_frames = frames;
+}
+
+uint64_t FastBudget::PageFrames() const {
+  return capacity_frames_ - std::min(capacity_frames_, index_frames_);
+}
+
 double FastBudget::MandatoryPages(const Choice& choice) const {
   const SparseDecode& decode = *choice.request->spec.decode;
   const double measured = choice.fast.mandatory_pages;
@@ -76,7 +98,8 @@ kv::BudgetBounds FastBudget::BoundsOf(const Choice& choice) const {
       tier_->options().max_group_frames,
       spec.fast_bytes == 0 ? UINT32_MAX
                            : kv::FramesForBytes(spec.fast_bytes,
-                                                0,
+                                                IndexFrames(choice) * geometry_.page_bytes() *
+                                                    choice.request->num_choices(),
                                                 geometry_.page_bytes(),
                                                 num_groups_ * choice.request->num_choices()));
   if (spec.decode->policy == nullptr) {
@@ -111,11 +134,14 @@ bool FastBudget::Fits(const Choice& choice, std::span<Choice* const> running) co
   if (tier_ == nullptr || running.empty()) {
     return true;
   }
-  uint64_t frames = BoundsOf(choice).floor;
+  const auto needed = [this](const Choice& each) {
+    return uint64_t{BoundsOf(each).floor} * num_groups_ + IndexFrames(each);
+  };
+  uint64_t frames = needed(choice);
   for (const Choice* other : running) {
-    frames += BoundsOf(*other).floor;
+    frames += needed(*other);
   }
-  return frames * num_groups_ <= capacity_frames_;
+  return frames <= capacity_frames_;
 }
 
 absl::Status FastBudget::Open(Choice& choice) {
@@ -129,9 +155,13 @@ absl::Status FastBudget::Open(Choice& choice) {
       choice.fast.set,
       tier_->Open(
           choice.request->group, choice.fast.covered_pages, PageIds(choice).ids_per_segment()));
-  const uint64_t free = tier_->num_free_frames() / num_groups_ / kv::kRunFrames * kv::kRunFrames;
+  ChargeIndex(choice, IndexFrames(choice));
+  const uint64_t unused =
+      tier_->num_free_frames() - std::min(tier_->num_free_frames(), index_frames_);
+  const uint64_t free = unused / num_groups_ / kv::kRunFrames * kv::kRunFrames;
   const auto size = static_cast<uint32_t>(std::min<uint64_t>(BoundsOf(choice).target, free));
   if (absl::Status status = tier_->Resize(choice.fast.set, size); !status.ok()) {
+    ChargeIndex(choice, 0);
     tier_->Close(choice.fast.set);
     return status;
   }
@@ -160,6 +190,7 @@ void FastBudget::Adopt(const Choice& child, const Choice& parent) {
 void FastBudget::Close(Choice& choice) {
   if (tier_ != nullptr) {
     metrics_.paused_sequences.Add(choice.fast.is_paused ? -1 : 0);
+    ChargeIndex(choice, 0);
     tier_->Close(choice.fast.set);
     if (recorder_ != nullptr) {
       recorder_->End(choice.fast.set);
@@ -186,7 +217,7 @@ void FastBudget::Compose(std::vector<Choice*>* decodes) {
                            .skipped_steps = choice->fast.skipped_steps});
   }
   takes_part_.resize(decodes->size());
-  kv::ComposeStep(candidates_, capacity_frames_, &order_, takes_part_);
+  kv::ComposeStep(candidates_, PageFrames(), &order_, takes_part_);
   size_t i = 0;
   std::erase_if(*decodes, [&](Choice* choice) {
     const bool skips = takes_part_[i++] == 0;
@@ -254,10 +285,10 @@ void FastBudget::Rebalance(std::span<Choice* const> running) {
   wanted_.resize(sharing_.size());
   sizes_.resize(sharing_.size());
   // Floors may have grown beyond what there is; then sizes stay, and pages are streamed.
-  if (!kv::Distribute(requests_, capacity_frames_, 0, wanted_).ok()) {
+  if (!kv::Distribute(requests_, PageFrames(), 0, wanted_).ok()) {
     return;
   }
-  kv::NextSizes(requests_, wanted_, capacity_frames_, sizes_);
+  kv::NextSizes(requests_, wanted_, PageFrames(), sizes_);
   // Shrinking first makes the frames free that others grow by.
   for (const bool grow : {false, true}) {
     for (size_t i = 0; i < sharing_.size(); ++i) {
@@ -277,6 +308,7 @@ void FastBudget::BeginStep(std::span<Choice* const> running) {
     return;
   }
   for (Choice* choice : running) {
+    ChargeIndex(*choice, IndexFrames(*choice));
     const uint32_t pages = NumPages(*choice);
     // Without room for metadata the pages beyond are streamed.
     if (!choice->fast.is_paused && pages > choice->fast.covered_pages &&

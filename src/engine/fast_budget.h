@@ -4,9 +4,10 @@
 //
 // Dense choices need no frames to run: more frames save them copies, one page per frame and step.
 // Choices with an algorithm keep at least their floor: fixed and mandatory pages, and as many again
-// (or fewer, where the request asks for a smaller buffer or has a cap).
-// Thread-safety: engine-thread only, between steps. Borrows the tier and its recorder; without a
-// tier every call does nothing and everything fits.
+// (or fewer, where the request asks for a smaller buffer or has a cap). Their indexes are part of
+// what they need of the fast tier, in full for each choice, whoever shares them: so many frames
+// stay unused. Thread-safety: engine-thread only, between steps. Borrows the tier and its recorder;
+// without a tier every call does nothing and everything fits.
 #pragma once
 
 #include <cstdint>
@@ -58,9 +59,19 @@ class FastBudget {
                const sparse::MirrorCounters& counters,
                TimePoint now);
 
+  // Of the fast tier, that the indexes of running choices take.
+  [[nodiscard]] uint64_t index_bytes() const { return index_frames_ * geometry_.page_bytes(); }
+
  private:
   void Pause(Choice& choice);
   void Resume(Choice& choice);
+  // Index of the choice, in frames: of its context up to the end of the segment it is in, so that
+  // an index that grows finds its place empty.
+  [[nodiscard]] uint64_t IndexFrames(const Choice& choice) const;
+  // The choice's index takes so many frames from now on.
+  void ChargeIndex(Choice& choice, uint64_t frames);
+  // For pages, beside the indexes of all that run.
+  [[nodiscard]] uint64_t PageFrames() const;
   // The tier has given each group of the choice so many frames.
   void HasResized(Choice& choice, uint32_t frames);
   [[nodiscard]] sparse::FastPageIds PageIds(const Choice& choice) const;
@@ -81,6 +92,7 @@ class FastBudget {
   const FastMetrics& metrics_;
   const uint32_t num_groups_;
   const uint64_t capacity_frames_;  // without rings
+  uint64_t index_frames_ = 0;       // of all that run
   uint32_t steps_to_rebalance_ = 0;
   kv::ThrashController thrash_{kv::ThrashOptions()};
   sparse::MirrorCounters seen_;  // at the last step's end

@@ -36,6 +36,7 @@ FastMetrics::FastMetrics(metrics::Registry& registry) {
   };
   capacity_bytes_ = bytes("capacity");
   owned_bytes_ = bytes("committed");
+  index_bytes_ = bytes("index");
   free_bytes_ = bytes("free");
 }
 
@@ -52,6 +53,7 @@ void FastMetrics::Publish(const FastLoad& load) {
   stall_ns_ = counters.stall_ns;
   capacity_bytes_.Set(static_cast<double>(load.capacity_bytes));
   owned_bytes_.Set(static_cast<double>(load.capacity_bytes - load.free_bytes));
+  index_bytes_.Set(static_cast<double>(load.index_bytes));
   free_bytes_.Set(static_cast<double>(load.free_bytes));
 }
 

@@ -33,6 +33,7 @@ class FastMetrics {
   uint64_t stall_ns_ = 0;
   metrics::Gauge capacity_bytes_;
   metrics::Gauge owned_bytes_;
+  metrics::Gauge index_bytes_;
   metrics::Gauge free_bytes_;
 };
 

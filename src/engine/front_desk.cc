@@ -7,6 +7,7 @@
 #include "base/status_macros.h"
 #include "engine/request.h"
 #include "engine/scheduler_policy.h"
+#include "sparse/scratch_bytes.h"
 
 namespace spindle::engine {
 
@@ -33,8 +34,7 @@ FrontDesk::FastLimits FrontDesk::LimitsOf(const kv::FastTier* fast,
   if (fast == nullptr) {
     return {};
   }
-  return {.capacity_bytes = fast->num_free_frames() * geometry.page_bytes(),
-          .min_bytes = geometry.num_kv_heads * geometry.head_bytes()};
+  return {.capacity_bytes = fast->num_free_frames() * geometry.page_bytes(), .geometry = geometry};
 }
 
 void FrontDesk::ResolveDefaults(EngineRequest* spec) const {
@@ -82,9 +82,7 @@ std::optional<SubmitRefusal> FrontDesk::CheckFeasible(const EngineRequest& spec)
   // Choices beyond the slots take turns, so they need no memory of their own.
   const uint64_t choices = std::min(sampling.num_choices, options_.max_num_seqs);
   const uint64_t shared = prompt / kStripeTokens;
-  const uint64_t output = spec.max_tokens_given ? uint64_t{sampling.max_tokens}
-                                                : std::min<uint64_t>(sampling.max_tokens, 1);
-  const uint64_t needed = shared + choices * (kv::KvStore::StripesFor(prompt + output) - shared);
+  const uint64_t needed = shared + choices * (kv::KvStore::StripesFor(NumTokens(spec)) - shared);
   if (needed > capacity_stripes_) {
     return SubmitRefusal{
         Kind::kNeverFits, needed * stripe_bytes_, capacity_stripes_ * stripe_bytes_};
@@ -92,18 +90,39 @@ std::optional<SubmitRefusal> FrontDesk::CheckFeasible(const EngineRequest& spec)
   return std::nullopt;
 }
 
+uint64_t FrontDesk::NumTokens(const EngineRequest& spec) {
+  const uint64_t output = spec.max_tokens_given ? uint64_t{spec.sampling.max_tokens}
+                                                : std::min<uint64_t>(spec.sampling.max_tokens, 1);
+  return spec.prompt.size() + output;
+}
+
+uint64_t FrontDesk::LeastFastBytes(const EngineRequest& spec) const {
+  const sparse::SparsePolicy* const policy = spec.decode->policy.get();
+  if (policy == nullptr) {
+    return 0;
+  }
+  const kv::KvGeometry& geometry = fast_.geometry;
+  return sparse::IndexBytes(geometry, policy->algorithm(), NumTokens(spec)) +
+         geometry.num_kv_heads * geometry.head_bytes();
+}
+
 // In place a cap is taken without effect, since nothing is copied.
 std::optional<SubmitRefusal> FrontDesk::CheckFastBytes(const EngineRequest& spec) const {
   using Kind = SubmitRefusal::Kind;
-  if (fast_.capacity_bytes == 0 || spec.fast_bytes == 0) {
+  if (fast_.capacity_bytes == 0) {
     return std::nullopt;
   }
   if (spec.fast_bytes > fast_.capacity_bytes) {
     return SubmitRefusal{Kind::kFastBudgetTooLarge, spec.fast_bytes, fast_.capacity_bytes};
   }
-  const uint64_t least = fast_.min_bytes * spec.sampling.num_choices;
-  if (spec.decode->policy != nullptr && spec.fast_bytes < least) {
-    return SubmitRefusal{Kind::kFastBudgetTooSmall, least, fast_.capacity_bytes};
+  const uint64_t least = LeastFastBytes(spec);
+  // Without a cap choices that do not fit beside each other take turns.
+  if (least > fast_.capacity_bytes) {
+    return SubmitRefusal{Kind::kFastNeverFits, least, fast_.capacity_bytes};
+  }
+  if (spec.fast_bytes > 0 && spec.fast_bytes < least * spec.sampling.num_choices) {
+    return SubmitRefusal{
+        Kind::kFastBudgetTooSmall, least * spec.sampling.num_choices, fast_.capacity_bytes};
   }
   return std::nullopt;
 }

@@ -40,7 +40,7 @@ class FrontDesk {
   // Of a cap on pages in the fast tier. Zeros without one.
   struct FastLimits {
     uint64_t capacity_bytes = 0;
-    uint64_t min_bytes = 0;  // of a choice: one tile of each KV head of a layer
+    kv::KvGeometry geometry = {};
   };
 
   [[nodiscard]] static FastLimits LimitsOf(const kv::FastTier* fast,
@@ -48,6 +48,11 @@ class FrontDesk {
   // Fills in what the request leaves to the engine.
   void ResolveDefaults(EngineRequest* spec) const;
   [[nodiscard]] std::optional<SubmitRefusal> CheckFastBytes(const EngineRequest& spec) const;
+  // Least fast memory of a choice: its index and one tile of each KV head of a layer. 0: it needs
+  // none.
+  [[nodiscard]] uint64_t LeastFastBytes(const EngineRequest& spec) const;
+  // Tokens of a choice that are certain to come.
+  [[nodiscard]] static uint64_t NumTokens(const EngineRequest& spec);
   // The refusal of a request that can never run.
   [[nodiscard]] std::optional<SubmitRefusal> CheckFeasible(const EngineRequest& spec) const;
   [[nodiscard]] std::unique_ptr<Request> MakeRequest(EngineRequest spec);

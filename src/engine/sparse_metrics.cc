@@ -62,7 +62,7 @@ void SparseMetrics::ObservePrefill(std::string_view method, const sparse::Prefil
   const auto it = std::ranges::find(prefill_series_, method, &PrefillSeries::method);
   if (it != prefill_series_.end()) {
     it->blocks.Add(use.sparse_blocks);
-    it->attended_fraction.Observe(use.share_sum / use.sparse_blocks);
+    it->attended_fraction.Observe(use.MeanShare());
   }
 }
 

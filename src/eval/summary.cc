@@ -140,7 +140,7 @@ ForcedSummary Summarise(const ForcedResult& result,
     AddLogits(result.policies[i], result.num_steps, seed, &policy);
     AddSelections(result.policies[i].selections, &policy);
     if (const sparse::PrefillUse& use = result.policies[i].prefill; use.sparse_blocks > 0) {
-      policy.attended_share = use.share_sum / use.sparse_blocks;
+      policy.attended_share = use.MeanShare();
     }
   }
   summary.dense_nll = summary.policies.front().nll;

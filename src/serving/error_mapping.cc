@@ -41,6 +41,15 @@ ApiError KvCapacityExceeded(std::string_view param, std::string message) {
   return InvalidRequest("kv_capacity_exceeded", std::string(param), std::move(message));
 }
 
+ApiError NeverFits(std::string_view param,
+                   std::string message,
+                   const engine::SubmitRefusal& refusal) {
+  ApiError error = KvCapacityExceeded(param, std::move(message));
+  error.extras = {{"needed_bytes", static_cast<int64_t>(refusal.needed_bytes)},
+                  {"capacity_bytes", static_cast<int64_t>(refusal.capacity_bytes)}};
+  return error;
+}
+
 }  // namespace
 
 milliseconds RetryAfter(milliseconds estimate) {
@@ -74,16 +83,19 @@ ApiError FromRefusal(const engine::SubmitRefusal& refusal, std::string_view para
   switch (refusal.kind) {
     case kQueueFull:
       return QueueFull(refusal.retry_after);
-    case kNeverFits: {
-      ApiError error = KvCapacityExceeded(
-          param,
-          fmt::format("The request needs {} bytes of KV memory; the server has {}.",
-                      refusal.needed_bytes,
-                      refusal.capacity_bytes));
-      error.extras = {{"needed_bytes", static_cast<int64_t>(refusal.needed_bytes)},
-                      {"capacity_bytes", static_cast<int64_t>(refusal.capacity_bytes)}};
-      return error;
-    }
+    case kNeverFits:
+      return NeverFits(param,
+                       fmt::format("The request needs {} bytes of KV memory; the server has {}.",
+                                   refusal.needed_bytes,
+                                   refusal.capacity_bytes),
+                       refusal);
+    case kFastNeverFits:
+      return NeverFits(param,
+                       fmt::format("The index of the request and one tile of pages need {} bytes "
+                                   "of the fast tier; it has {}.",
+                                   refusal.needed_bytes,
+                                   refusal.capacity_bytes),
+                       refusal);
     case kContextExceeded:
       return InvalidRequest("context_length_exceeded",
                             std::string(param),

@@ -26,6 +26,7 @@ ordered_json FastTier(const engine::FastLoad& fast) {
   tier["mode"] = fast.is_emulated ? "emulated-link" : "mirror";
   tier["capacity_bytes"] = fast.capacity_bytes;
   tier["free_bytes"] = fast.free_bytes;
+  tier["index_bytes"] = fast.index_bytes;
   tier["used_bytes"] = {{"live", fast.capacity_bytes - fast.free_bytes},
                         {"cached", 0},
                         {"pinned", 0},

@@ -56,6 +56,18 @@ struct DecodeUse {
     last_fell_back = false;
   }
 
+  // Without sparse rows everything was attended to, and nothing estimated.
+  [[nodiscard]] double MeanShare() const { return sparse_rows == 0 ? 1 : share_sum / sparse_rows; }
+
+  [[nodiscard]] double MaxShare() const { return sparse_rows == 0 ? 1 : share_max; }
+
+  [[nodiscard]] double MeanEstimated() const {
+    return sparse_rows == 0 ? 0 : estimated_sum / sparse_rows;
+  }
+
+  // REQUIRES: mass_rows > 0.
+  [[nodiscard]] double MeanMass() const { return mass_sum / mass_rows; }
+
   DecodeUse& operator+=(const DecodeUse& other) {
     sparse_rows += other.sparse_rows;
     fallback_rows += other.fallback_rows;

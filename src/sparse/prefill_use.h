@@ -22,6 +22,13 @@ struct PrefillUse {
     share_max = std::max(share_max, share);
   }
 
+  // Without sparse blocks everything was attended to.
+  [[nodiscard]] double MeanShare() const {
+    return sparse_blocks == 0 ? 1 : share_sum / sparse_blocks;
+  }
+
+  [[nodiscard]] double MaxShare() const { return sparse_blocks == 0 ? 1 : share_max; }
+
   PrefillUse& operator+=(const PrefillUse& other) {
     sparse_blocks += other.sparse_blocks;
     share_sum += other.share_sum;

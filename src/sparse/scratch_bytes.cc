@@ -70,16 +70,23 @@ uint64_t ScratchBytes(const kv::KvGeometry& geometry, const ScratchBounds& bound
          3 * kPageBytes;
 }
 
+uint64_t IndexBytes(const kv::KvGeometry& geometry,
+                    const SparseAlgorithm& algorithm,
+                    uint64_t num_tokens) {
+  const uint64_t unit_tokens =
+      algorithm.index_unit() == IndexUnit::kSegment ? kSegmentTokens : kStripeTokens;
+  return num_tokens / unit_tokens * algorithm.index_bytes(geometry) * geometry.num_layers *
+         geometry.num_kv_heads;
+}
+
 uint64_t AllIndexBytes(const kv::KvGeometry& geometry,
                        uint64_t num_stripes,
                        const AlgorithmSet& algorithms) {
   uint64_t bytes = 0;
   for (const std::shared_ptr<const SparseAlgorithm>& algorithm : algorithms.all()) {
-    const bool by_segment = algorithm->index_unit() == IndexUnit::kSegment;
-    const uint64_t num_units =
-        by_segment ? num_stripes / (kSegmentTokens / kStripeTokens) + 1 : num_stripes;
-    bytes += uint64_t{algorithm->index_bytes(geometry)} * geometry.num_layers *
-             geometry.num_kv_heads * num_units;
+    // The last segment may be one of a few stripes.
+    const uint64_t spare = algorithm->index_unit() == IndexUnit::kSegment ? kSegmentTokens : 0;
+    bytes += IndexBytes(geometry, *algorithm, num_stripes * kStripeTokens + spare);
   }
   // Choices that sequences keep between steps.
   return bytes +

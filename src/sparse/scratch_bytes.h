@@ -20,6 +20,11 @@ struct ScratchBounds {
 
 [[nodiscard]] uint64_t ScratchBytes(const kv::KvGeometry& geometry, const ScratchBounds& bounds);
 
+// The index of a context of `num_tokens`: of its whole stripes, or segments.
+[[nodiscard]] uint64_t IndexBytes(const kv::KvGeometry& geometry,
+                                  const SparseAlgorithm& algorithm,
+                                  uint64_t num_tokens);
+
 // Indexes of all stripes of a store, of every algorithm, and one kept choice of each: taken where
 // requests use them.
 [[nodiscard]] uint64_t AllIndexBytes(const kv::KvGeometry& geometry,

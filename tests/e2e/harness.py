@@ -129,6 +129,14 @@ class Server:
         body.update(fields)
         return self.post("/v1/completions", {k: v for k, v in body.items() if v is not ...})
 
+    def ask(self, prompt, tokens, sparse=None, status=200, spindle=None, **fields):
+        """The JSON of a greedy completion with log-probabilities and, unless `spindle` says otherwise, statistics."""
+        members = {"stats": "summary", **(spindle or {}), **({} if sparse is None else {"sparse": sparse})}
+        response = self.complete(prompt, **{"max_tokens": tokens, "logprobs": 5, "ignore_eos": True, "spindle": members, **fields})
+        if response.status != status:
+            raise AssertionError(response.body)
+        return response.json
+
     def stream(self, path, body, key=KEY):
         return EventStream(self, path, body, key)
 

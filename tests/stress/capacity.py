@@ -3,7 +3,7 @@
 
 Both sides get the same bytes of fast memory. Dense keeps all KV of its requests there (an in-place server whose only memory for KV it is:
 a request waits until all of its KV fits). Sparse requests, 3 % of the context and a buffer ratio of 1, keep their KV in host memory and
-what they use in the fast tier, from which the bytes of their indexes are taken off, since the server keeps indexes outside.
+what they use in the fast tier, which charges them for their indexes. No statistics are asked for: they cost time in every step.
 
 parts
   capacity  --kv-mode mirror: requests of 7,000 tokens that decode together, none preempted, paused or left out of a step
@@ -27,7 +27,7 @@ import statistics
 import sys
 
 from sparse_requests import (ALGORITHMS, STRIPE, WITH_GATES, Documents, Largest, Texts, ask, finish, request_body, running_requests,  # finds harness
-                             sparse_steps, wait_until_idle)
+                             wait_until_idle)
 import arrivals
 import harness
 import streams
@@ -36,14 +36,13 @@ from progress import Progress
 from results import Results
 
 PARTS = ["capacity", "decode", "lgb", "ttft"]
-# Of the bytes of KV, docs/sparse-attention.md.
-INDEX_SHARE = {"streaming": 0, "quest": 1 / 16, "shadowkv": 1 / 16, "retroinfer": 0.071, "seer_r": 1 / 128}
 LINK = ["--kv-mode", "emulated-link", "--sim-link-gbps", "0.38", "--sim-link-latency-us", "10"]
 MIRROR = ["--kv-mode", "mirror"]
 BEST_CAPACITY, EACH_CAPACITY, DECODE_GAIN, LGB_GAIN, TTFT_SHARE = 4, 2.5, 3, 1.66, 1 / 7
 OVER_KNEE = 1.2
 COUNTERS = {"preemptions": "vllm:num_preemptions_total", "pauses": "spindle_kv_pauses_total", "skipped": "spindle_kv_skipped_sequences_total",
             "hits": "spindle_kv_page_hits_total", "misses": "spindle_kv_page_misses_total", "stall_s": "spindle_kv_fetch_stall_seconds_total"}
+SPARSE_STEPS = ["spindle_sparse_steps_total", {"kind": "sparse"}]
 
 
 class Size:
@@ -74,13 +73,11 @@ class Lab:
     def dense_server(self):
         return harness.Server(*self.arguments(), "--kv-host-bytes", str(self.size.fast_bytes), fixture=False)
 
-    def sparse_server(self, algorithm, mode, held, tokens_each):
-        """With a fast tier smaller by the indexes of `held` requests, and host memory for as many as may run."""
-        each = self.size.request_bytes(tokens_each)
-        fast = int(self.size.fast_bytes - held * each * INDEX_SHARE[algorithm])
-        host = int(self.size.most_running * each * 1.1)
-        return harness.Server(*self.arguments(), *mode, "--kv-fast-bytes", str(fast), "--kv-host-bytes", str(host), "--kv-buffer-ratio", "1",
-                              fixture=False)
+    def sparse_server(self, mode, tokens_each):
+        """With host memory for as many as may run."""
+        host = int(self.size.most_running * self.size.request_bytes(tokens_each) * 1.1)
+        return harness.Server(*self.arguments(), *mode, "--kv-fast-bytes", str(self.size.fast_bytes), "--kv-host-bytes", str(host),
+                              "--kv-buffer-ratio", "1", fixture=False)
 
     def settings(self, algorithm):
         if algorithm is None:
@@ -88,7 +85,8 @@ class Lab:
         return {"algorithm": algorithm, "budget_fraction": 0.03, "min_context": self.size.min_context}
 
     def body(self, ids, tokens, algorithm):
-        return request_body(ids, tokens, self.settings(algorithm), logprobs=None, stream=True, stream_options={"include_usage": True})
+        return request_body(ids, tokens, self.settings(algorithm), logprobs=None, stream=True, stream_options={"include_usage": True},
+                            spindle={"stats": "off"})
 
     def prompts(self, server, name, lengths):
         documents = Documents(server, self.options.texts)
@@ -99,7 +97,8 @@ class Lab:
 
 
 def counters(server):
-    return {name: server.metric_sum(metric) for name, metric in COUNTERS.items()}
+    name, labels = SPARSE_STEPS
+    return {**{name: server.metric_sum(metric) for name, metric in COUNTERS.items()}, "sparse_steps": server.metric_sum(name, **labels)}
 
 
 def store(lab, server, prompts, label):
@@ -120,8 +119,7 @@ def burst(lab, server, prompts, tokens, algorithm, label):
     found.update(offered=len(prompts), problems=streams.problems(done), load_average=os.getloadavg()[0])
     if not found["problems"]:
         found.update(together=streams.most_together(done), tokens_per_second=streams.steady_throughput(done),
-                     decode_throughput=streams.decode_throughput(done), sparse_steps=[sparse_steps(s.stats["sparse"]) for s in done],
-                     cached=min(s.cached for s in done))
+                     decode_throughput=streams.decode_throughput(done), cached=min(s.cached for s in done))
     return found
 
 
@@ -139,20 +137,25 @@ def dense_capacity(lab):
 def sparse_capacity(lab, algorithm, wanted):
     """Trials with the numbers in `wanted`, the largest first, until one is held."""
     size, trials = lab.size, []
-    with lab.sparse_server(algorithm, MIRROR, max(wanted), size.prompt + size.tokens) as server:
+    with lab.sparse_server(MIRROR, size.prompt + size.tokens) as server:
         prompts = lab.prompts(server, "capacity", [size.prompt] * max(wanted))
         store(lab, server, prompts, algorithm)
         for number in sorted(wanted, reverse=True):
             found = burst(lab, server, prompts[:number], size.tokens, algorithm, f"{algorithm}, {number} together")
-            found["held"] = number if holds(found) else 0
+            found["held"] = number if holds(found, size.tokens) else 0
             trials.append(found)
             if found["held"]:
                 break
     return trials
 
 
-def holds(found):
-    return (not found["problems"] and found["together"] == found["offered"] and min(found["sparse_steps"]) > 0
+def all_sparse(found, tokens):
+    """Every request decoded all of its tokens but the first sparsely."""
+    return found["sparse_steps"] >= found["offered"] * (tokens - 1)
+
+
+def holds(found, tokens):
+    return (not found["problems"] and found["together"] == found["offered"] and all_sparse(found, tokens)
             and found["preemptions"] == found["pauses"] == found["skipped"] == 0)
 
 
@@ -194,7 +197,7 @@ def decode_pairs(lab, algorithm, pairs):
     count = max(1, size.fast_bytes // size.request_bytes(size.prompt + size.tokens))
     with contextlib.ExitStack() as stack:
         dense = stack.enter_context(lab.dense_server())
-        sparse = stack.enter_context(lab.sparse_server(algorithm, LINK, lab.options.sequences, size.prompt + size.tokens))
+        sparse = stack.enter_context(lab.sparse_server(LINK, size.prompt + size.tokens))
         prompts = lab.prompts(dense, "decode", [size.prompt] * lab.options.sequences)
         store(lab, sparse, prompts, algorithm)
         store(lab, dense, prompts[:count], "dense")
@@ -222,8 +225,8 @@ def decode(lab, results, failures, report):
         if bad:
             failures.append(f"decode, {algorithm}: {bad[0]}")
             return None
-        if any(min(b["sparse"]["sparse_steps"]) <= 0 for b in blocks):
-            failures.append(f"decode, {algorithm}: no sparse step")
+        if not all(all_sparse(b["sparse"], lab.size.tokens) for b in blocks):
+            failures.append(f"decode, {algorithm}: not every step was sparse")
         if any(b[side]["together"] < b[side]["offered"] for b in blocks for side in b):
             failures.append(f"decode, {algorithm}: not all requests decoded together")
         ratios = [b["sparse"]["tokens_per_second"] / b["dense"]["tokens_per_second"] for b in blocks]
@@ -253,8 +256,7 @@ def decode(lab, results, failures, report):
 def open_run(lab, algorithm, label, name, lengths, answers, times):
     """A fresh server, prompts of its own, requests at their times."""
     context = max(length + count for length, count in zip(lengths, answers))
-    held = min(len(lengths), lab.size.most_running)
-    server_of = lab.dense_server if algorithm is None else lambda: lab.sparse_server(algorithm, LINK, held, context)
+    server_of = lab.dense_server if algorithm is None else lambda: lab.sparse_server(LINK, context)
     with server_of() as server:
         prompts = lab.prompts(server, name, lengths)
         before = counters(server)
@@ -265,7 +267,7 @@ def open_run(lab, algorithm, label, name, lengths, answers, times):
     found.update(problems=streams.problems(done), most_running=peak.most, load_average=os.getloadavg()[0])
     if not found["problems"]:
         found.update(tokens_per_second=streams.output_throughput(done), seconds=streams.seconds(done), median_ttft=streams.median_ttft(done),
-                     ttft=[s.ttft for s in done], sparse_steps=min(sparse_steps(s.stats["sparse"]) for s in done))
+                     ttft=[s.ttft for s in done])
     return found
 
 

@@ -149,13 +149,13 @@ absl::Status Distribute(std::span<const BudgetRequest> requests,
   return absl::OkStatus();
 }
 
-uint32_t NextSize(const BudgetRequest& request, uint32_t wanted, bool floor_waits) {
+uint32_t NextSize(const BudgetRequest& request, uint32_t wanted, bool is_short) {
   const uint32_t current = request.current;
   if (current < request.bounds.floor) {
     return request.bounds.floor;  // a guarantee is not subject to limits of growth
   }
   const double change = std::abs(static_cast<double>(wanted) - static_cast<double>(current));
-  if (change < kDeadBand * current && !floor_waits) {
+  if (change < kDeadBand * current && !is_short) {
     return current;
   }
   if (wanted > current) {
@@ -171,22 +171,24 @@ void NextSizes(std::span<const BudgetRequest> requests,
                std::span<const uint32_t> wanted,
                uint64_t capacity_frames,
                std::span<uint32_t> out) {
-  const bool floor_waits =
-      std::any_of(requests.begin(), requests.end(), [](const BudgetRequest& request) {
-        return request.current < request.bounds.floor;
-      });
+  uint64_t in_use = 0;
+  bool is_short = false;
+  for (const BudgetRequest& request : requests) {
+    in_use += uint64_t{request.current} * request.num_groups;
+    is_short = is_short || request.current < request.bounds.floor;
+  }
+  is_short = is_short || in_use > capacity_frames;
   uint64_t used = 0;
   for (size_t i = 0; i < requests.size(); ++i) {
-    out[i] = std::min(requests[i].current, NextSize(requests[i], wanted[i], floor_waits));
+    out[i] = std::min(requests[i].current, NextSize(requests[i], wanted[i], is_short));
     used += uint64_t{out[i]} * requests[i].num_groups;
   }
   uint64_t spare = capacity_frames > used ? capacity_frames - used : 0;
   const std::vector<size_t> order = Descending(requests.size(), [&](size_t i) {
-    const bool is_short = requests[i].current < requests[i].bounds.floor;
-    return std::pair(is_short, requests[i].gain);
+    return std::pair(requests[i].current < requests[i].bounds.floor, requests[i].gain);
   });
   for (const size_t i : order) {
-    spare -= Raise(requests[i], NextSize(requests[i], wanted[i], floor_waits), spare, &out[i]);
+    spare -= Raise(requests[i], NextSize(requests[i], wanted[i], is_short), spare, &out[i]);
   }
 }
 

@@ -74,12 +74,14 @@ struct BudgetRequest {
                                       std::span<uint32_t> out);
 
 // The size of the next step on the way from `current` to `wanted`: changes of less than 10 % are
-// not made unless some floor waits for the frames, growth is limited to half of the present size,
-// shrinking to a quarter of the buffering part; at least one run either way, never below the floor.
-[[nodiscard]] uint32_t NextSize(const BudgetRequest& request, uint32_t wanted, bool floor_waits);
+// not made unless frames are short (a floor waits for some, or more are in use than there are),
+// growth is limited to half of the present size, shrinking to a quarter of the buffering part; at
+// least one run either way, never below the floor.
+[[nodiscard]] uint32_t NextSize(const BudgetRequest& request, uint32_t wanted, bool is_short);
 
 // Next sizes of all requests: shrinking first, growth (whoever is below its floor, then the largest
-// gain) only out of what is free. Σ sizes · groups ≤ capacity if it was so before.
+// gain) only out of what is free. Σ sizes · groups ≤ capacity if it was so before, and
+// sizes that are too large together shrink until it is so.
 //   wanted  [requests.size()] from Distribute
 //   out     [requests.size()]
 void NextSizes(std::span<const BudgetRequest> requests,

@@ -330,27 +330,24 @@ void ToUsage(const serving::Usage& from, v1::Usage* to) {
 
 void ToSparseUse(const engine::RequestStats& from, v1::SparseUse* to) {
   const sparse::DecodeUse& use = from.sparse;
-  const bool chose = use.sparse_rows > 0;
   to->set_algorithm(from.algorithm);
   to->set_decode_steps(from.generated_tokens);
-  to->set_dense_steps(chose ? use.dense_rows : from.generated_tokens);
+  to->set_dense_steps(use.sparse_rows > 0 ? use.dense_rows : from.generated_tokens);
   to->set_fallback_steps(use.fallback_rows);
-  to->set_attended_fraction_mean(chose ? use.share_sum / use.sparse_rows : 1);
-  to->set_attended_fraction_min(chose ? use.share_min : 1);
-  to->set_attended_fraction_max(chose ? use.share_max : 1);
-  to->set_estimated_fraction_mean(chose ? use.estimated_sum / use.sparse_rows : 0);
+  to->set_attended_fraction_mean(use.MeanShare());
+  to->set_attended_fraction_min(use.share_min);
+  to->set_attended_fraction_max(use.MaxShare());
+  to->set_estimated_fraction_mean(use.MeanEstimated());
   if (use.mass_rows > 0) {
-    to->set_est_mass_mean(use.mass_sum / use.mass_rows);
+    to->set_est_mass_mean(use.MeanMass());
     to->set_est_mass_min(use.mass_min);
   }
   const sparse::PrefillUse& prefill = from.prefill;
-  const bool has_blocks = prefill.sparse_blocks > 0;
   to->set_prefill(from.prefill_method);
   to->set_prefill_sparse_blocks(prefill.sparse_blocks);
-  to->set_prefill_attended_fraction_mean(has_blocks ? prefill.share_sum / prefill.sparse_blocks
-                                                    : 1);
-  to->set_prefill_attended_fraction_min(has_blocks ? prefill.share_min : 1);
-  to->set_prefill_attended_fraction_max(has_blocks ? prefill.share_max : 1);
+  to->set_prefill_attended_fraction_mean(prefill.MeanShare());
+  to->set_prefill_attended_fraction_min(prefill.share_min);
+  to->set_prefill_attended_fraction_max(prefill.MaxShare());
   if (const engine::AuditUse& audit = from.audit; audit.steps > 0) {
     v1::SparseUse::Audit* const out = to->mutable_audit();
     out->set_steps(audit.steps);

@@ -45,33 +45,30 @@ void AppendAudit(const engine::AuditUse& audit, std::string* out) {
   out->push_back('}');
 }
 
-// Without sparse blocks everything was attended to.
 void AppendPrefill(const engine::RequestStats& stats, std::string* out) {
   const sparse::PrefillUse& use = stats.prefill;
-  const bool chose = use.sparse_blocks > 0;
   AppendName("prefill", out);
   AppendJsonString(stats.prefill_method, out);
   AppendCount("prefill_sparse_blocks", use.sparse_blocks, out);
-  AppendShare("prefill_attended_fraction_mean", chose ? use.share_sum / use.sparse_blocks : 1, out);
-  AppendShare("prefill_attended_fraction_min", chose ? use.share_min : 1, out);
-  AppendShare("prefill_attended_fraction_max", chose ? use.share_max : 1, out);
+  AppendShare("prefill_attended_fraction_mean", use.MeanShare(), out);
+  AppendShare("prefill_attended_fraction_min", use.share_min, out);
+  AppendShare("prefill_attended_fraction_max", use.MaxShare(), out);
 }
 
 void AppendSparse(const engine::RequestStats& stats, std::string* out) {
   const sparse::DecodeUse& use = stats.sparse;
-  const bool chose = use.sparse_rows > 0;
   AppendName("algorithm", out);
   AppendJsonString(stats.algorithm, out);
   AppendCount("decode_steps", stats.generated_tokens, out);
-  AppendCount("dense_steps", chose ? use.dense_rows : stats.generated_tokens, out);
+  AppendCount("dense_steps", use.sparse_rows > 0 ? use.dense_rows : stats.generated_tokens, out);
   AppendCount("fallback_steps", use.fallback_rows, out);
   AppendCount("context_tokens", stats.prompt_tokens + stats.longest_choice, out);
-  AppendShare("attended_fraction_mean", chose ? use.share_sum / use.sparse_rows : 1, out);
-  AppendShare("attended_fraction_min", chose ? use.share_min : 1, out);
-  AppendShare("attended_fraction_max", chose ? use.share_max : 1, out);
-  AppendShare("estimated_fraction_mean", chose ? use.estimated_sum / use.sparse_rows : 0, out);
+  AppendShare("attended_fraction_mean", use.MeanShare(), out);
+  AppendShare("attended_fraction_min", use.share_min, out);
+  AppendShare("attended_fraction_max", use.MaxShare(), out);
+  AppendShare("estimated_fraction_mean", use.MeanEstimated(), out);
   if (use.mass_rows > 0) {
-    AppendShare("est_mass_mean", use.mass_sum / use.mass_rows, out);
+    AppendShare("est_mass_mean", use.MeanMass(), out);
     AppendShare("est_mass_min", use.mass_min, out);
   } else {
     out->append(R"(,"est_mass_mean":null,"est_mass_min":null)");

@@ -74,6 +74,23 @@ class PlacementTest(unittest.TestCase):
             both = refusal(fast_tier_budget_bytes=1 << 20, fast_tier_budget_fraction=0.5)
             self.assertEqual(both["code"], "unsupported_combination")
 
+    def test_indexes_are_part_of_the_budget(self):
+        with Server("--kv-mode", "mirror", "--kv-fast-bytes", "2MiB", "--threads", "1", "--max-model-len", "4096") as server:
+            def refusal(tokens, **kv):
+                spindle = {"sparse": {"algorithm": "quest", "min_context": 0}, "kv": kv}
+                response = server.post("/v1/completions", {"model": "smol", "prompt": [5] * tokens, "max_tokens": 6, "spindle": spindle})
+                self.assertEqual(response.status, 400, response.body)
+                return response.json["error"]
+            least = [refusal(tokens, fast_tier_budget_bytes=1)["min_bytes"] for tokens in (1, 640, 1280)]
+            self.assertEqual(least[0], 3 * 4 * 4096)
+            # 1 KiB per stripe, layer and head.
+            self.assertEqual([each - least[0] for each in least[1:]], [10 * 90 * 1024, 20 * 90 * 1024])
+            never = refusal(2000)
+            self.assertEqual((never["code"], never["needed_bytes"]), ("kv_capacity_exceeded", least[0] + 31 * 90 * 1024))
+            self.assertLess(never["capacity_bytes"], 2 << 20)
+            tiers = server.request("GET", "/admin/kv", key=ADMIN_KEY).json["tiers"]
+            self.assertEqual(tiers[0]["index_bytes"], 0)
+
     def test_a_fast_tier_smaller_than_its_rings_is_refused_at_start(self):
         server = Server("--kv-mode", "mirror", "--kv-fast-bytes", "4KiB", "--threads", "2", wait=False)
         self.addCleanup(server.stop)

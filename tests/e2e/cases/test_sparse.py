@@ -22,13 +22,7 @@ class SparseTest(unittest.TestCase):
 
     @classmethod
     def ask(cls, prompt=PROMPT, tokens=24, server=None, **spindle):
-        body = {"model": "smol", "prompt": prompt, "max_tokens": tokens, "temperature": 0, "logprobs": 5, "ignore_eos": True}
-        if spindle:
-            body["spindle"] = {"stats": "summary", **spindle}
-        response = (server or cls.server).post("/v1/completions", body)
-        if response.status != 200:
-            raise AssertionError(response.body)
-        return response.json
+        return (server or cls.server).ask(prompt, tokens, spindle=spindle)
 
     @classmethod
     def answer(cls, **arguments):

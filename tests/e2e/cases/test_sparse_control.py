@@ -32,14 +32,7 @@ class SparseControlTest(unittest.TestCase):
 
     @classmethod
     def ask(cls, sparse=None, server=None, model="smol", tokens=24, prompt=PROMPT, status=200, **spindle):
-        body = {"model": model, "prompt": prompt, "max_tokens": tokens, "temperature": 0, "logprobs": 5, "ignore_eos": True,
-                "spindle": {"stats": "summary", **spindle}}
-        if sparse is not None:
-            body["spindle"]["sparse"] = sparse
-        response = (server or cls.server).post("/v1/completions", body)
-        if response.status != status:
-            raise AssertionError(response.body)
-        return response.json
+        return (server or cls.server).ask(prompt, tokens, sparse, status, spindle, model=model)
 
     def preset_file(self, text):
         with tempfile.NamedTemporaryFile("w", suffix=".yaml", delete=False) as file:

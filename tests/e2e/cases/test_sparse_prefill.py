@@ -30,15 +30,8 @@ class SparsePrefillTest(unittest.TestCase):
         cls.server.stop()
 
     @classmethod
-    def ask(cls, sparse=None, server=None, prompt=PROMPT, tokens=12, status=200, model="smol", spindle=None, **fields):
-        body = {"model": model, "prompt": prompt, "max_tokens": tokens, "temperature": 0, "logprobs": 5, "ignore_eos": True,
-                "spindle": {"stats": "summary", **(spindle or {})}, **fields}
-        if sparse is not None:
-            body["spindle"]["sparse"] = sparse
-        response = (server or cls.server).post("/v1/completions", body)
-        if response.status != status:
-            raise AssertionError(response.body)
-        return response.json
+    def ask(cls, sparse=None, server=None, prompt=PROMPT, tokens=12, **fields):
+        return (server or cls.server).ask(prompt, tokens, sparse, **fields)
 
     @staticmethod
     def answer(response):

@@ -42,6 +42,13 @@ class FastBudgetTest : public ::testing::Test {
     return StartWith(decode, prompt_tokens, ratio);
   }
 
+  static SparseDecode Sparse(const char* algorithm, const sparse::SparseSettings& settings) {
+    SparseDecode decode;
+    decode.policy =
+        std::make_shared<const sparse::SparsePolicy>(sparse::FindAlgorithm(algorithm), settings);
+    return decode;
+  }
+
   Choice& StartWith(const SparseDecode& decode, uint32_t prompt_tokens, float ratio) {
     requests_.push_back(std::make_unique<Request>());
     Request& request = *requests_.back();
@@ -134,11 +141,8 @@ TEST_F(FastBudgetTest, FloorsDecideWhoMayStart) {
 // A share of the budget is one of the request's own context, and outliers come on top.
 TEST_F(FastBudgetTest, WithoutMeasurementsTheSettingsSayWhatIsNeeded) {
   const auto pages = [this](const char* algorithm, uint32_t prompt_tokens) {
-    SparseDecode decode;
-    decode.policy = std::make_shared<const sparse::SparsePolicy>(
-        sparse::FindAlgorithm(algorithm),
-        sparse::SparseSettings{.budget_tokens = 0, .budget_fraction = 0.1});
-    Choice& choice = StartWith(decode, prompt_tokens, 5.0F);
+    Choice& choice = StartWith(
+        Sparse(algorithm, {.budget_tokens = 0, .budget_fraction = 0.1}), prompt_tokens, 5.0F);
     const double expected = choice.fast.mandatory_pages;
     Stop(choice);
     return expected;
@@ -148,6 +152,52 @@ TEST_F(FastBudgetTest, WithoutMeasurementsTheSettingsSayWhatIsNeeded) {
   EXPECT_NEAR(pages("quest", 4000), (400 + 68) / kPageTokens + 2, 1e-9);
   EXPECT_NEAR(pages("shadowkv", 4000), (400 + 68 + 384) / kPageTokens + 2, 1e-9);
   EXPECT_NEAR(pages("retroinfer", 4000), (1.5 * 400 + 68 + 528) / kPageTokens + 2, 1e-9);
+}
+
+// Quest's index is a sixteenth of the KV: 64 of 256 frames for 4,096 tokens.
+class FastBudgetIndexTest : public FastBudgetTest {
+ protected:
+  Choice& StartQuest(float ratio) {
+    return StartWith(Sparse("quest", {.budget_tokens = 64}), 4000, ratio);
+  }
+};
+
+TEST_F(FastBudgetIndexTest, FramesStayUnusedForIndexes) {
+  Choice& sparse = StartQuest(5.0F);
+  EXPECT_EQ(sparse.fast.index_frames, 64U);
+  EXPECT_EQ(budget_->index_bytes(), uint64_t{64} * 4096);
+  EXPECT_EQ(sparse.fast.frames_per_group, 48U);  // of 64 that it would like
+  EXPECT_EQ(Start(2000).fast.frames_per_group, 0U);
+  for (const uint32_t tokens : {4096U, 4097U, 6000U}) {
+    sparse.history.resize(tokens);
+    Steps(200);
+    const uint64_t index = tokens <= 4096 ? 64 : tokens <= 5120 ? 80 : 96;
+    EXPECT_EQ(sparse.fast.index_frames, index) << "ahead of its growth";
+    const uint64_t pages =
+        uint64_t{sparse.fast.frames_per_group + running_[1]->fast.frames_per_group} * kGroups;
+    EXPECT_LE(pages + index, 256U);
+    EXPECT_GT(pages + index, 200U);
+    ExpectIntact();
+  }
+  Stop(sparse);
+  EXPECT_EQ(budget_->index_bytes(), 0U);
+}
+
+TEST_F(FastBudgetIndexTest, IndexesDecideWhoMayStart) {
+  const Choice& first = StartQuest(0.0F);  // floor 16 frames per group, index 64: 128 together
+  EXPECT_TRUE(budget_->Fits(first, running_));
+  StartQuest(0.0F);
+  EXPECT_FALSE(budget_->Fits(first, running_));
+}
+
+TEST_F(FastBudgetIndexTest, CapsHoldIndexesToo) {
+  Choice& choice = StartQuest(5.0F);
+  choice.request->spec.fast_bytes = (uint64_t{64} + uint64_t{8} * kGroups) * 4096;
+  Steps(200);
+  EXPECT_EQ(choice.fast.frames_per_group, 8U);
+  choice.request->spec.fast_bytes = uint64_t{64} * 4096;
+  Steps(200);
+  EXPECT_EQ(choice.fast.frames_per_group, 0U) << "all is streamed";
 }
 
 TEST_F(FastBudgetTest, SmallBuffersAndCapsLowerTheFloor) {

@@ -137,6 +137,19 @@ TEST(BudgetTest, SizesChangeGradually) {
   EXPECT_EQ(NextSize(request, 176, true), 176U);  // no dead band while a floor waits
 }
 
+// Less than a dead band too much, after something else has taken frames.
+TEST(BudgetTest, SizesThatAreTooLargeTogetherShrink) {
+  std::vector<BudgetRequest> requests = {Request(64, 192, 288), Request(64, 192, 288)};
+  requests[0].current = 192;
+  requests[1].current = 192;
+  const Sizes wanted = {184, 184};
+  Sizes next(2);
+  NextSizes(requests, wanted, 384, next);
+  EXPECT_EQ(next, (Sizes{192, 192}));
+  NextSizes(requests, wanted, 368, next);
+  EXPECT_EQ(next, wanted);
+}
+
 TEST(BudgetTest, AdmissionTakesSurplusThenTheLeastLoss) {
   std::vector<BudgetRequest> requests = {
       Request(80, 160, 400), Request(80, 160, 400), Request(80, 160, 400)};

@@ -392,6 +392,10 @@ TEST(CompletionServiceTest, EngineRefusalsBecomeApiErrors) {
                    400,
                    "kv_capacity_exceeded",
                    "invalid_request_error"},
+        RefusalRow{{.kind = kFastNeverFits, .needed_bytes = 7, .capacity_bytes = 5},
+                   400,
+                   "kv_capacity_exceeded",
+                   "invalid_request_error"},
         RefusalRow{
             {.kind = kContextExceeded}, 400, "context_length_exceeded", "invalid_request_error"},
         RefusalRow{{.kind = kShuttingDown}, 503, "shutting_down", "overloaded_error"},
@@ -406,7 +410,7 @@ TEST(CompletionServiceTest, EngineRefusalsBecomeApiErrors) {
       EXPECT_EQ(result.error().retry_after, std::chrono::seconds(2)) << "whole seconds";
       EXPECT_EQ(result.error().should_retry, true);
     }
-    if (row.refusal.kind == kNeverFits) {
+    if (result.error().code == "kv_capacity_exceeded") {
       EXPECT_THAT(result.error().extras,
                   ElementsAre(std::pair("needed_bytes", 7), std::pair("capacity_bytes", 5)));
     }

@@ -231,7 +231,7 @@ TEST(QualityGuardTest, EachLayerIsDenseOrChosen) {
   EXPECT_GT(num_dense, 0U);
   EXPECT_GT(num_chosen, 0U);
   EXPECT_GT(guarded.use.fallback_rows, 0U);
-  EXPECT_GE(guarded.use.mass_sum / guarded.use.mass_rows, free.use.mass_sum / free.use.mass_rows);
+  EXPECT_GE(guarded.use.MeanMass(), free.use.MeanMass());
 }
 
 TEST(MassInTheRuntimeTest, TopPAttendsToLessThanAllAndKeepsItsWord) {

@@ -21,13 +21,15 @@ namespace spindle::sparse {
 namespace {
 
 #if defined(SPINDLE_SANITIZED)
-constexpr uint32_t kPrompt = 1090;  // with one segment behind which enough has come
+constexpr uint32_t kPrompt = 330;
+constexpr uint32_t kSegmentPrompt = 1090;  // with one segment behind which enough has come
 constexpr uint32_t kQueryHeads = 2;
 constexpr uint32_t kSteps = 4;
 // One for each kind of index.
 constexpr const char* kAlgorithms[] = {"quest_int8", "shadowkv", "retroinfer", "seer_r"};
 #else
 constexpr uint32_t kPrompt = 1100;  // two segments
+constexpr uint32_t kSegmentPrompt = kPrompt;
 constexpr uint32_t kQueryHeads = 6;
 constexpr uint32_t kSteps = 20;
 constexpr const char* kAlgorithms[] = {"dense",
@@ -104,39 +106,47 @@ class SparseDecodeTest : public ::testing::TestWithParam<const char*> {
   }
 
   // Decodes `steps` tokens from `first` on, one row a step.
-  static std::vector<float> Decode(AttentionRig& rig,
-                                   SequenceId sequence,
-                                   const SparsePolicy* policy,
-                                   uint32_t first,
-                                   uint32_t steps) {
+  std::vector<float> Decode(AttentionRig& rig,
+                            SequenceId sequence,
+                            const SparsePolicy* policy,
+                            uint32_t first,
+                            uint32_t steps) {
     std::vector<float> results;
     for (uint32_t position = first; position < first + steps; ++position) {
-      const RigRows rows{sequence, 1, position, 1, policy, kPrompt};
+      const RigRows rows{sequence, 1, position, 1, policy, prompt_};
       const std::vector<float> part = rig.Step({&rows, 1});
       results.insert(results.end(), part.begin(), part.end());
     }
     return results;
   }
 
-  static std::vector<float> PrefillAndDecode(AttentionRig& rig,
-                                             const SparsePolicy* policy,
-                                             uint32_t chunk = 512) {
+  std::vector<float> PrefillAndDecode(AttentionRig& rig,
+                                      const SparsePolicy* policy,
+                                      uint32_t chunk = 512) {
     const SequenceId sequence = rig.Open(policy);
-    for (uint32_t first = 0; first < kPrompt; first += chunk) {
-      const RigRows rows{sequence, 1, first, std::min(chunk, kPrompt - first), policy, kPrompt};
+    for (uint32_t first = 0; first < prompt_; first += chunk) {
+      const RigRows rows{sequence, 1, first, std::min(chunk, prompt_ - first), policy, prompt_};
       rig.Step({&rows, 1});
     }
-    std::vector<float> results = Decode(rig, sequence, policy, kPrompt, kSteps);
+    std::vector<float> results = Decode(rig, sequence, policy, prompt_, kSteps);
     rig.store().Close(sequence);
     return results;
   }
+
+  [[nodiscard]] std::vector<Digest> KeysOfPrompt() const {
+    const std::vector<TokenId> tokens(prompt_ / 64 * 64, 5);
+    return StripeKeys(RootKey(PrefixRoot()), tokens);
+  }
+
+  const uint32_t prompt_ =
+      AlgorithmOf(GetParam())->index_unit() == IndexUnit::kSegment ? kSegmentPrompt : kPrompt;
 };
 
 TEST_P(SparseDecodeTest, EverythingSelectedEqualsDense) {
   AttentionRig rig(Options());
   const std::vector<float> dense = PrefillAndDecode(rig, nullptr);
   for (const bool always_ranks : {false, true}) {
-    const SparsePolicy policy = Policy(GetParam(), kPrompt + kSteps, always_ranks);
+    const SparsePolicy policy = Policy(GetParam(), prompt_ + kSteps, always_ranks);
     const std::vector<float> results = PrefillAndDecode(rig, &policy);
     if (always_ranks && policy.algorithm().name() == "retroinfer") {
       ExpectNear(results, dense);  // the same tokens in the order of clusters
@@ -179,16 +189,11 @@ TEST_P(SparseDecodeTest, RecomputedRowsMakeTheSameChoices) {
   AttentionRig rig(Options());
   const std::vector<float> expected = PrefillAndDecode(rig, &policy);
   const SequenceId again = rig.Open();
-  const RigRows all{again, 1, 0, kPrompt + kSteps, &policy, kPrompt};
+  const RigRows all{again, 1, 0, prompt_ + kSteps, &policy, prompt_};
   const std::vector<float> results = rig.Step({&all, 1});
   const std::vector<float> tail(results.end() - static_cast<ptrdiff_t>(expected.size()),
                                 results.end());
   EXPECT_TRUE(SameBits(tail, expected));
-}
-
-std::vector<Digest> KeysOfPrompt() {
-  const std::vector<TokenId> tokens(kPrompt / 64 * 64, 5);
-  return StripeKeys(RootKey(PrefixRoot()), tokens);
 }
 
 // The index comes with a shared stripe, or is built where another method has left none.
@@ -199,7 +204,7 @@ TEST_P(SparseDecodeTest, SharedStripesGiveTheSameBits) {
   const std::vector<Digest> keys = KeysOfPrompt();
   for (const SparsePolicy* first_policy : {&policy, static_cast<const SparsePolicy*>(nullptr)}) {
     const SequenceId first = rig.Open();
-    const RigRows prompt{first, 1, 0, kPrompt, first_policy, kPrompt};
+    const RigRows prompt{first, 1, 0, prompt_, first_policy, prompt_};
     rig.Step({&prompt, 1});
     for (uint32_t i = 0; i < keys.size(); ++i) {
       rig.store().Seal(first, i, keys[i]);
@@ -207,9 +212,9 @@ TEST_P(SparseDecodeTest, SharedStripesGiveTheSameBits) {
     const SequenceId second =
         rig.store().Open(BudgetGroupId(2), keys, static_cast<uint32_t>(keys.size()));
     const uint32_t shared = static_cast<uint32_t>(keys.size()) * 64;
-    const RigRows rest{second, 1, shared, kPrompt - shared, &policy, kPrompt};
+    const RigRows rest{second, 1, shared, prompt_ - shared, &policy, prompt_};
     rig.Step({&rest, 1});
-    EXPECT_TRUE(SameBits(Decode(rig, second, &policy, kPrompt, kSteps), expected));
+    EXPECT_TRUE(SameBits(Decode(rig, second, &policy, prompt_, kSteps), expected));
     rig.store().Close(first);
     rig.store().Close(second);
     rig.store().ResetPrefixCache();
@@ -232,19 +237,19 @@ TEST_P(SparseDecodeTest, ASharedIndexIsMadeOnce) {
   const bool has_index = policy.algorithm().index_bytes(rig.store().geometry()) > 0;
   const bool of_segments = policy.algorithm().index_unit() == IndexUnit::kSegment;
   const SequenceId first = rig.Open();
-  const RigRows prompt{first, 1, 0, kPrompt, &policy, kPrompt};
+  const RigRows prompt{first, 1, 0, prompt_, &policy, prompt_};
   rig.Step({&prompt, 1});
   const uint64_t once = NumIndexedTokens(rig);
-  const auto segments = static_cast<uint32_t>(kPrompt / kSegmentTokens * kSegmentTokens);
-  EXPECT_EQ(once, !has_index ? 0 : of_segments ? segments : kPrompt);
+  const auto segments = static_cast<uint32_t>(prompt_ / kSegmentTokens * kSegmentTokens);
+  EXPECT_EQ(once, !has_index ? 0 : of_segments ? segments : prompt_);
   for (uint32_t i = 0; i < keys.size(); ++i) {
     rig.store().Seal(first, i, keys[i]);
   }
   const SequenceId second =
       rig.store().Open(BudgetGroupId(2), keys, static_cast<uint32_t>(keys.size()));
-  const RigRows rest{second, 1, shared, kPrompt - shared, &policy, kPrompt};
+  const RigRows rest{second, 1, shared, prompt_ - shared, &policy, prompt_};
   rig.Step({&rest, 1});
-  EXPECT_EQ(NumIndexedTokens(rig) - once, has_index && !of_segments ? kPrompt - shared : 0);
+  EXPECT_EQ(NumIndexedTokens(rig) - once, has_index && !of_segments ? prompt_ - shared : 0);
   rig.store().Close(first);
   rig.store().Close(second);
 }
@@ -252,12 +257,12 @@ TEST_P(SparseDecodeTest, ASharedIndexIsMadeOnce) {
 // Another sequence's index in a recycled slot is never taken for its own.
 TEST_P(SparseDecodeTest, RecycledSlotsAreIndexedAnew) {
   RigOptions options = Options();
-  options.num_stripes = kPrompt / 64 + 3;
+  options.num_stripes = prompt_ / 64 + 3;
   AttentionRig rig(options);
   const SparsePolicy policy = Policy(GetParam(), 160);
   const std::vector<float> expected = PrefillAndDecode(rig, &policy);
   const SequenceId other = rig.Open();
-  const RigRows rows{other, 9, 0, kPrompt, &policy, kPrompt};
+  const RigRows rows{other, 9, 0, prompt_, &policy, prompt_};
   rig.Step({&rows, 1});
   rig.store().Close(other);
   EXPECT_TRUE(SameBits(PrefillAndDecode(rig, &policy), expected));
@@ -268,11 +273,11 @@ TEST_P(SparseDecodeTest, ForksContinueAsTheirParent) {
   AttentionRig rig(Options());
   const std::vector<float> expected = PrefillAndDecode(rig, &policy);
   const SequenceId parent = rig.Open();
-  const RigRows prompt{parent, 1, 0, kPrompt, &policy, kPrompt};
+  const RigRows prompt{parent, 1, 0, prompt_, &policy, prompt_};
   rig.Step({&prompt, 1});
   const absl::StatusOr<SequenceId> child = rig.store().Fork(parent);
   ASSERT_TRUE(child.ok());
-  EXPECT_TRUE(SameBits(Decode(rig, *child, &policy, kPrompt, kSteps), expected));
+  EXPECT_TRUE(SameBits(Decode(rig, *child, &policy, prompt_, kSteps), expected));
 }
 
 TEST_P(SparseDecodeTest, MixedCompanyDoesNotMatter) {
@@ -281,7 +286,7 @@ TEST_P(SparseDecodeTest, MixedCompanyDoesNotMatter) {
   const SparsePolicy other_policy = Policy("quest", 48);
   const std::vector<float> expected = PrefillAndDecode(rig, &policy);
   const SequenceId sequence = rig.Open();
-  const RigRows prompt{sequence, 1, 0, kPrompt, &policy, kPrompt};
+  const RigRows prompt{sequence, 1, 0, prompt_, &policy, prompt_};
   rig.Step({&prompt, 1});
   const SequenceId dense = rig.Open();
   const SequenceId other = rig.Open();
@@ -291,7 +296,7 @@ TEST_P(SparseDecodeTest, MixedCompanyDoesNotMatter) {
   std::vector<float> results;
   for (uint32_t step = 0; step < kSteps; ++step) {
     const std::vector<RigRows> rows = {{dense, 4, 300 + step, 1, nullptr, 300},
-                                       {sequence, 1, kPrompt + step, 1, &policy, kPrompt},
+                                       {sequence, 1, prompt_ + step, 1, &policy, prompt_},
                                        {other, 5, 500 + step, 1, &other_policy, 500}};
     const std::vector<float> out = rig.Step(rows);
     const auto width = static_cast<ptrdiff_t>(rig.token_width());
@@ -304,7 +309,7 @@ TEST_P(SparseDecodeTest, DenseLayersAndShortContextsAreDense) {
   AttentionRig rig(Options());
   const std::vector<float> dense = PrefillAndDecode(rig, nullptr);
   SparseSettings settings{
-      .budget_tokens = 64, .recent_tokens = 20, .min_context = kPrompt + kSteps + 1};
+      .budget_tokens = 64, .recent_tokens = 20, .min_context = prompt_ + kSteps + 1};
   const SparsePolicy short_context(AlgorithmOf(GetParam()), settings);
   EXPECT_TRUE(SameBits(PrefillAndDecode(rig, &short_context), dense));
   settings.min_context = 0;
