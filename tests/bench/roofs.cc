@@ -196,7 +196,8 @@ uint64_t Sum(const uint8_t* from, size_t bytes) {
 std::atomic<uint64_t> sink{0};
 
 // Reads `reads` pieces at pseudo-random places of a buffer, a fixed number of pieces ahead of their
-// use.
+// use, into the first or the second cache (3 or 2): processors differ in which takes more requests.
+template <int kLocality>
 double Gather(const uint8_t* from, size_t piece_bytes, size_t reads, uint64_t seed) {
   const size_t places = kDramBytes / piece_bytes;
   const auto place = [&](uint64_t i) {
@@ -205,7 +206,7 @@ double Gather(const uint8_t* from, size_t piece_bytes, size_t reads, uint64_t se
   };
   const auto prefetch = [&](const uint8_t* piece) {
     for (size_t line = 0; line < piece_bytes; line += 64) {
-      __builtin_prefetch(piece + line);
+      __builtin_prefetch(piece + line, 0, kLocality);
     }
   };
   const size_t ahead = std::max<size_t>(2, kPrefetchReads * 128 / piece_bytes);
@@ -265,12 +266,15 @@ void MeasureMemory(uint32_t num_threads, Roofs& roofs) {
     return 20.0 * kCacheBytes;
   });
   for (size_t size = 0; size < kGatherBytes.size(); ++size) {
-    roofs.gather_gbps[size] = BestRate(num_threads, [&](uint32_t thread, int window) {
-      return Gather(buffer.data() + kDramBytes * thread,
-                    kGatherBytes[size],
-                    (size_t{4} << 20) / kGatherBytes[size],
-                    static_cast<uint64_t>(window) * 1000003);
-    });
+    for (const auto gather : {Gather<3>, Gather<2>}) {
+      const double rate = BestRate(num_threads, [&](uint32_t thread, int window) {
+        return gather(buffer.data() + kDramBytes * thread,
+                      kGatherBytes[size],
+                      (size_t{4} << 20) / kGatherBytes[size],
+                      static_cast<uint64_t>(window) * 1000003);
+      });
+      roofs.gather_gbps[size] = std::max(roofs.gather_gbps[size], rate);
+    }
   }
 }
 
