@@ -260,7 +260,7 @@ class UnitRunner {
 #if defined(__AVX512BF16__)
     if constexpr (Op::kPairs) {
       if (head_rows_ <= kFewRows && lanes.any == lanes.every) {
-        FoldFewRows(rows);
+        FoldFewRows(rows, lanes.any);
         return;
       }
     }
@@ -280,17 +280,19 @@ class UnitRunner {
   }
 
 #if defined(__AVX512BF16__)
-  // Folds the tile into all rows without packing it.
-  void FoldFewRows(const TileRows& rows) {
+  // Folds the tile, of which all rows see `lanes`, without packing it.
+  void FoldFewRows(const TileRows& rows, uint64_t lanes) {
     ForRows(
         head_rows_, [&]<size_t kRows>() __attribute__((always_inline)) {
-          ScoreRows<kRows>(rows.k, args_.head_dim, queries_, scores_, &prefetcher_);
+          ScoreRows<kRows>(rows.k, lanes, args_.head_dim, queries_, scores_, &prefetcher_);
         });
     Softmax(0, head_rows_);
     ForRows(
         head_rows_, [&]<size_t kRows>() __attribute__((always_inline)) {
-          AccumulateRows<kRows>(rows.v, args_.head_dim, probabilities_, state_.acc, &prefetcher_);
+          AccumulateRows<kRows>(
+              rows.v, lanes, args_.head_dim, probabilities_, state_.acc, &prefetcher_);
         });
+    prefetcher_.Advance(UINT32_MAX);  // what lanes left out had no time for
   }
 
 #endif
@@ -361,8 +363,8 @@ class UnitRunner {
     }
     const uint64_t mask = masks_[head_row / args_.group];
     if (mask != kAllLanes) {
-      for (uint32_t j = 0; j < kTileTokens; ++j) {
-        scores[j] = ((mask >> j) & 1U) != 0 ? scores[j] : kMinusInf;
+      for (uint32_t i = 0; i < kTileTokens; i += kLanes) {
+        Store(scores + i, KeepLanes(mask >> i, Load(scores + i), Splat(kMinusInf)));
       }
     }
     const F32x16 low = Max(Load(scores), Load(scores + kLanes));
@@ -375,10 +377,13 @@ class UnitRunner {
     float* const scores = scores_ + size_t{head_row} * kTileTokens;
     const F32x16 scale = Splat(log_scale);
     const F32x16 shift = Splat(-reference);
+    const uint64_t mask = masks_[head_row / args_.group];
     F32x16 p[4];
 #pragma GCC unroll 4
     for (size_t v = 0; v < 4; ++v) {
-      p[v] = Exp2<kDegree>(MulAdd(Load(scores + v * kLanes), scale, shift));
+      p[v] = AnyOfSixteen(mask, v * kLanes)
+                 ? Exp2<kDegree>(MulAdd(Load(scores + v * kLanes), scale, shift))
+                 : Zero();  // what it would be
       Store(scores + v * kLanes, p[v]);
     }
     PackOperandRow<Op>(

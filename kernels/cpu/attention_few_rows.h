@@ -1,6 +1,7 @@
 // Products of attention for few rows, as decoding has them: straight from K and V where they lie,
 // since packing a tile first costs more than such a product. Element by element the same
-// operations in the same order as over packed tiles, so the same bits.
+// operations in the same order as over packed tiles, so the same bits; what lanes that nobody sees
+// would add is known and left out.
 // Thread-safety: pure functions over the caller's memory.
 #pragma once
 
@@ -18,9 +19,11 @@ namespace spindle::kernels::SPINDLE_KERNEL_ISA {
 
 inline constexpr uint32_t kFewRows = 8;
 
-// scores[kRows][64] of bf16 queries[kRows][d / 2 pairs] and 64 K rows.
+// scores[kRows][64] of bf16 queries[kRows][d / 2 pairs] and 64 K rows, for `lanes`; the others are
+// zero or what a row of zeros gives.
 template <size_t kRows>
 SPINDLE_INLINE void ScoreRows(const uint8_t* const* keys,
+                              uint64_t lanes,
                               uint32_t d,
                               const uint32_t* queries,
                               float* scores,
@@ -33,7 +36,7 @@ SPINDLE_INLINE void ScoreRows(const uint8_t* const* keys,
     for (size_t r = 0; r < kRows; ++r) {
       sums[r] = Zero();
     }
-    for (uint32_t chunk = 0; chunk < pairs / 4; ++chunk) {
+    for (uint32_t chunk = 0; chunk < pairs / 4 && AnyOfSixteen(lanes, group); ++chunk) {
       prefetcher->Advance(prefetch_rows);
       __m512i columns[4];
       TransposeChunk(keys + group, chunk, columns);
@@ -81,6 +84,7 @@ SPINDLE_INLINE __m512bh InterleaveHalfRows(const uint8_t* even, const uint8_t* o
 // acc[kRows][d] columns [column, column + 16 · kVectors) += probabilities[kRows][32 pairs] · V.
 template <size_t kRows, size_t kVectors>
 SPINDLE_INLINE void AccumulateColumns(const uint8_t* const* values,
+                                      uint64_t lanes,
                                       uint32_t d,
                                       uint32_t column,
                                       const uint32_t* probabilities,
@@ -95,7 +99,10 @@ SPINDLE_INLINE void AccumulateColumns(const uint8_t* const* values,
       sums[r][v] = Load(acc + r * d + column + v * kLanes);
     }
   }
-  for (uint32_t pair = 0; pair < kPairs; ++pair) {
+  constexpr uint64_t kEvenLanes = 0x5555555555555555U;
+  const uint64_t live_pairs = (lanes | lanes >> 1U) & kEvenLanes;
+  for (uint64_t left = live_pairs; left != 0; left &= left - 1) {
+    const auto pair = static_cast<uint32_t>(__builtin_ctzll(left)) / 2;
     prefetcher->Advance(2);
     const uint8_t* const even = values[2 * pair] + 2 * size_t{column};
     const uint8_t* const odd = values[2 * pair + 1] + 2 * size_t{column};
@@ -121,7 +128,9 @@ SPINDLE_INLINE void AccumulateColumns(const uint8_t* const* values,
   for (size_t r = 0; r < kRows; ++r) {
 #pragma GCC unroll 4
     for (size_t v = 0; v < kVectors; ++v) {
-      Store(acc + r * d + column + v * kLanes, sums[r][v]);
+      // A pair of zeros would have turned -0 into 0.
+      Store(acc + r * d + column + v * kLanes,
+            live_pairs == kEvenLanes ? sums[r][v] : Add(sums[r][v], Zero()));
     }
   }
 }
@@ -129,6 +138,7 @@ SPINDLE_INLINE void AccumulateColumns(const uint8_t* const* values,
 // acc[kRows][d] += probabilities[kRows][32 pairs] · V of 64 rows.
 template <size_t kRows>
 SPINDLE_INLINE void AccumulateRows(const uint8_t* const* values,
+                                   uint64_t lanes,
                                    uint32_t d,
                                    const uint32_t* probabilities,
                                    float* acc,
@@ -136,14 +146,14 @@ SPINDLE_INLINE void AccumulateRows(const uint8_t* const* values,
   uint32_t column = 0;
   if constexpr (kRows * 4 + 5 <= 32) {  // sums, operands and a broadcast in registers
     for (; column + 4 * kLanes <= d; column += 4 * kLanes) {
-      AccumulateColumns<kRows, 4>(values, d, column, probabilities, acc, prefetcher);
+      AccumulateColumns<kRows, 4>(values, lanes, d, column, probabilities, acc, prefetcher);
     }
   }
   for (; column + 2 * kLanes <= d; column += 2 * kLanes) {
-    AccumulateColumns<kRows, 2>(values, d, column, probabilities, acc, prefetcher);
+    AccumulateColumns<kRows, 2>(values, lanes, d, column, probabilities, acc, prefetcher);
   }
   for (; column < d; column += kLanes) {
-    AccumulateColumns<kRows, 1>(values, d, column, probabilities, acc, prefetcher);
+    AccumulateColumns<kRows, 1>(values, lanes, d, column, probabilities, acc, prefetcher);
   }
 }
 

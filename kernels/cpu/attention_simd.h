@@ -42,7 +42,23 @@ SPINDLE_INLINE float ReduceAdd(F32x16 value) {
   return _mm_cvtss_f32(_mm_add_ss(four, _mm_movehdup_ps(four)));
 }
 
+// Lanes of `value` whose bit is set, the others of `other`.
+SPINDLE_INLINE F32x16 KeepLanes(uint64_t lanes, F32x16 value, F32x16 other) {
+  return _mm512_mask_mov_ps(other, static_cast<__mmask16>(lanes), value);
+}
+
 #else
+
+SPINDLE_INLINE F32x16 KeepLanes(uint64_t lanes, F32x16 value, F32x16 other) {
+  float kept[kLanes];
+  float others[kLanes];
+  Store(kept, value);
+  Store(others, other);
+  for (uint32_t j = 0; j < kLanes; ++j) {
+    kept[j] = ((lanes >> j) & 1U) != 0 ? kept[j] : others[j];
+  }
+  return Load(kept);
+}
 
 SPINDLE_INLINE float ReduceMax(F32x16 value) {
   float lanes[kLanes];

@@ -34,6 +34,11 @@ SPINDLE_INLINE uint32_t TileEnd(const KvRun* runs, uint32_t begin, uint32_t end)
   return begin < end ? begin + 1 : end;
 }
 
+// Whether any of the 16 lanes from `first` on is set.
+SPINDLE_INLINE bool AnyOfSixteen(uint64_t lanes, size_t first) {
+  return ((lanes >> first) & 0xFFFFU) != 0;
+}
+
 // Lanes that exist in the runs and are live.
 SPINDLE_INLINE uint64_t LiveLanes(const KvRun* runs, uint32_t begin, uint32_t end) {
   uint64_t live = 0;
@@ -116,7 +121,7 @@ struct TileVisibility {
 // reorder buffer with requests and stop the computation until they are served.
 class RowPrefetcher {
  public:
-  // Rows of the runs [begin, end).
+  // Live rows of the runs [begin, end).
   void Start(const AttentionItem& item, uint32_t begin, uint32_t end, size_t row_bytes) {
     count_ = 0;
     next_ = 0;
@@ -127,11 +132,11 @@ class RowPrefetcher {
       const size_t stride = run.row_stride * element_bytes;
       const uint8_t* const k = static_cast<const uint8_t*>(run.k) + item.kv_offset;
       const uint8_t* const v = static_cast<const uint8_t*>(run.v) + item.kv_offset;
-      for (uint32_t row = 0; row < run.count && count_ < kMaxRows; ++row) {
-        rows_[count_++] = k + row * stride;
-      }
-      for (uint32_t row = 0; row < run.count && count_ < kMaxRows; ++row) {
-        rows_[count_++] = v + row * stride;
+      const uint64_t live = (run.live >> run.first_lane) & LowBits(run.count);
+      for (const uint8_t* const from : {k, v}) {
+        for (uint64_t left = live; left != 0 && count_ < kMaxRows; left &= left - 1) {
+          rows_[count_++] = from + static_cast<size_t>(__builtin_ctzll(left)) * stride;
+        }
       }
     }
   }
