@@ -15,7 +15,7 @@
 #   B11 resident size below the memory plan; coverage of src/kv (its sanitizers: A7)
 #   C2  a token budget that covers the context gives dense attention (over HTTP; without the shortcut: sparse_runtime_test)
 #   C3  quality gates of every algorithm at 4,096 and 7,500 tokens: hours; goes on where it was interrupted.
-#       SPINDLE_QUALITY_ARGS: further arguments of `spindle eval`, SPINDLE_QUALITY_ALGORITHMS: a selection
+#       SPINDLE_QUALITY_ARGS: further arguments of `spindle eval`, SPINDLE_QUALITY_ALGORITHMS: a selection, those with a comma in one run
 #   C4  speed of sparse decoding beside our own dense, on a quiet machine (beside other engines: tools/compare/README.md)
 #   C5  requests held, throughput and time to the first token against dense at equal fast memory; emulated link; hours, on a quiet machine.
 #       SPINDLE_CAPACITY_ARGS: further arguments, for example "--only capacity" or "--lgb-pairs 1"
@@ -161,14 +161,15 @@ accept_C2() {
   stress full_budget
 }
 
-# Each algorithm and context by itself, so that an interrupted run loses one of them at most.
+# In several runs, so that an interruption loses one of them at most; algorithms of a run share what dense attention and the bounds take. Quest
+# with the weight of its bounds that docs/evaluation.md found.
 accept_C3() {
   "$ROOT/tools/build.sh" release spindle
   local texts=() text context algorithm outcome failed=0 gates
   while IFS= read -r text; do texts+=(--text "$text"); done < <("$ROOT/tools/eval_texts.py")
   gates=$ROOT/configs/sparse/gates/$(basename "$SPINDLE_TEST_MODEL" .q4_1.gguf).gates.safetensors
   for context in 4096 7500; do
-    for algorithm in ${SPINDLE_QUALITY_ALGORITHMS:-shadowkv retroinfer quest seer_r}; do
+    for algorithm in ${SPINDLE_QUALITY_ALGORITHMS:-shadowkv,retroinfer quest:bound_weight=0.25,seer_r}; do
       local folder=$results/C3/$context-$algorithm
       case $(cat "$folder/outcome" 2>/dev/null) in
         "$commit passed") continue ;;

@@ -12,7 +12,7 @@
 #include "kernels/cpu/attention_state.h"
 #include "kernels/cpu/attention_tile.h"
 #include "kernels/functions.h"
-#if defined(__AVX512BF16__)
+#if defined(__AVX2__)
 #include "kernels/cpu/attention_few_rows.h"
 #endif
 
@@ -118,6 +118,10 @@ void Multiply(const Product& p) {
     ProductColumns<Op, 1>(p, column);
   }
 }
+
+// Of 2^x; with bf16 K and V their rounding is what counts.
+constexpr int kBf16Degree = 5;
+constexpr int kF32Degree = 6;
 
 // Runs one unit.
 template <typename Op, int kDegree>
@@ -252,13 +256,14 @@ class UnitRunner {
     const TileVisibility lanes =
         FindVisibleLanes(item_, unit_.row_begin, num_rows_, run_begin, run_end, masks_);
     if (lanes.any == 0) {
+      prefetcher_.Advance(UINT32_MAX);
       return;
     }
     const size_t element_bytes = args_.kv_type == DType::kBF16 ? 2 : 4;
     TileRows rows;
     FillTileRows(item_, run_begin, run_end, element_bytes, lanes.any, &rows);
-#if defined(__AVX512BF16__)
-    if constexpr (Op::kPairs) {
+#if defined(__AVX2__)
+    if constexpr (kDegree == kBf16Degree) {
       if (head_rows_ <= kFewRows && lanes.any == lanes.every) {
         FoldFewRows(rows, lanes.any);
         return;
@@ -279,7 +284,7 @@ class UnitRunner {
     }
   }
 
-#if defined(__AVX512BF16__)
+#if defined(__AVX2__)
   // Folds the tile, of which all rows see `lanes`, without packing it.
   void FoldFewRows(const TileRows& rows, uint64_t lanes) {
     ForRows(
@@ -294,7 +299,6 @@ class UnitRunner {
         });
     prefetcher_.Advance(UINT32_MAX);  // what lanes left out had no time for
   }
-
 #endif
 
   // Folds the packed tile into token rows [row_begin, row_end).
@@ -460,7 +464,7 @@ int RunBf16Unit(const AttentionArgs& args,
 #if defined(SPINDLE_KERNEL_TILES)
   return RunTileUnit(args, plan, unit, exec);
 #else
-  return RunHeads<Bf16Op, 5>(args, plan, unit, exec);
+  return RunHeads<Bf16Op, kBf16Degree>(args, plan, unit, exec);
 #endif
 }
 
@@ -469,8 +473,9 @@ int RunBf16Unit(const AttentionArgs& args,
 int Attention(const AttentionArgs& args, const AttentionPlan& plan, WorkRange units, Exec* exec) {
   for (uint32_t u = units.begin; u < units.end; ++u) {
     const AttentionUnit& unit = plan.units[u];
-    const int code = args.kv_type == DType::kBF16 ? RunBf16Unit(args, plan, unit, *exec)
-                                                  : RunHeads<FloatOp, 6>(args, plan, unit, *exec);
+    const int code = args.kv_type == DType::kBF16
+                         ? RunBf16Unit(args, plan, unit, *exec)
+                         : RunHeads<FloatOp, kF32Degree>(args, plan, unit, *exec);
     if (code != kOk) {
       return code;
     }

@@ -49,6 +49,21 @@ SPINDLE_INLINE F32x16 KeepLanes(uint64_t lanes, F32x16 value, F32x16 other) {
 
 #else
 
+#if defined(__AVX2__)
+
+SPINDLE_INLINE F32x16 KeepLanes(uint64_t lanes, F32x16 value, F32x16 other) {
+  const __m256i bits = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+  F32x16 kept;
+  for (int i = 0; i < 2; ++i) {
+    const __m256i all = _mm256_set1_epi32(static_cast<int32_t>(lanes >> (8 * i)));
+    const __m256i keeps = _mm256_cmpeq_epi32(_mm256_and_si256(all, bits), bits);
+    kept.half[i] = _mm256_blendv_ps(other.half[i], value.half[i], _mm256_castsi256_ps(keeps));
+  }
+  return kept;
+}
+
+#else
+
 SPINDLE_INLINE F32x16 KeepLanes(uint64_t lanes, F32x16 value, F32x16 other) {
   float kept[kLanes];
   float others[kLanes];
@@ -59,6 +74,8 @@ SPINDLE_INLINE F32x16 KeepLanes(uint64_t lanes, F32x16 value, F32x16 other) {
   }
   return Load(kept);
 }
+
+#endif
 
 SPINDLE_INLINE float ReduceMax(F32x16 value) {
   float lanes[kLanes];

@@ -12,8 +12,6 @@ namespace {
 constexpr uint32_t kRebalanceSteps = 8;
 // Weight of the present in moving averages, per rebalance (two make sixteen steps).
 constexpr double kPresent = 0.5;
-// An index is charged for so many tokens at a time.
-constexpr uint64_t kIndexTokens = kSegmentTokens;
 // Directories grow by so much at a time.
 constexpr uint32_t kCoverPages = 256;
 
@@ -61,19 +59,43 @@ uint32_t FastBudget::NumPages(const Choice& choice) const {
   return PageIds(choice).CountFor(NumTokens(choice));
 }
 
-uint64_t FastBudget::IndexFrames(const Choice& choice) const {
+uint64_t FastBudget::IndexBytes(const Choice& choice) const {
   const sparse::SparsePolicy* const policy = choice.request->spec.decode->policy.get();
-  if (policy == nullptr) {
-    return 0;
-  }
-  const uint64_t tokens = (NumTokens(choice) + kIndexTokens - 1) / kIndexTokens * kIndexTokens;
-  const uint64_t bytes = sparse::IndexBytes(geometry_, policy->algorithm(), tokens);
+  return policy == nullptr
+             ? 0
+             : sparse::IndexBytes(geometry_, *policy, NumTokens(choice) + kStripeTokens);
+}
+
+uint64_t FastBudget::PromptIndexBytes(const Choice& choice) const {
+  const sparse::SparsePolicy* const policy = choice.request->spec.decode->policy.get();
+  return policy == nullptr ? 0
+                           : sparse::IndexBytes(geometry_, *policy, choice.request->prompt_size());
+}
+
+uint64_t FastBudget::IndexFrames(const Choice& choice) const {
+  const bool is_shared = !choice.fast.holds_prompt_index &&
+                         std::ranges::any_of(choice.request->choices, [](const Choice& other) {
+                           return other.fast.holds_prompt_index;
+                         });
+  const uint64_t bytes = IndexBytes(choice) - (is_shared ? PromptIndexBytes(choice) : 0);
   return (bytes + geometry_.page_bytes() - 1) / geometry_.page_bytes();
 }
 
 void FastBudget::ChargeIndex(Choice& choice, uint64_t frames) {
   index_frames_ += frames - choice.fast.index_frames;
   choice.fast.index_frames = frames;
+}
+
+void FastBudget::Release(Choice& choice) {
+  ChargeIndex(choice, 0);
+  const bool held = choice.fast.holds_prompt_index;
+  choice.fast = {};
+  const auto heir = std::ranges::find_if(choice.request->choices,
+                                         [](const Choice& other) { return other.fast.is_open; });
+  if (held && heir != choice.request->choices.end()) {
+    heir->fast.holds_prompt_index = true;
+    ChargeIndex(*heir, IndexFrames(*heir));
+  }
 }
 
 uint64_t FastBudget::PageFrames() const {
@@ -94,12 +116,14 @@ double FastBudget::MandatoryPages(const Choice& choice) const {
 
 kv::BudgetBounds FastBudget::BoundsOf(const Choice& choice) const {
   const EngineRequest& spec = choice.request->spec;
+  const uint64_t shared = PromptIndexBytes(choice);
+  const uint64_t index_bytes =
+      shared + choice.request->num_choices() * (IndexBytes(choice) - shared);
   const uint32_t max_frames = std::min(
       tier_->options().max_group_frames,
       spec.fast_bytes == 0 ? UINT32_MAX
                            : kv::FramesForBytes(spec.fast_bytes,
-                                                IndexFrames(choice) * geometry_.page_bytes() *
-                                                    choice.request->num_choices(),
+                                                index_bytes,
                                                 geometry_.page_bytes(),
                                                 num_groups_ * choice.request->num_choices()));
   if (spec.decode->policy == nullptr) {
@@ -155,14 +179,17 @@ absl::Status FastBudget::Open(Choice& choice) {
       choice.fast.set,
       tier_->Open(
           choice.request->group, choice.fast.covered_pages, PageIds(choice).ids_per_segment()));
+  choice.fast.holds_prompt_index = std::ranges::none_of(
+      choice.request->choices, [](const Choice& other) { return other.fast.holds_prompt_index; });
+  choice.fast.is_open = true;
   ChargeIndex(choice, IndexFrames(choice));
   const uint64_t unused =
       tier_->num_free_frames() - std::min(tier_->num_free_frames(), index_frames_);
   const uint64_t free = unused / num_groups_ / kv::kRunFrames * kv::kRunFrames;
   const auto size = static_cast<uint32_t>(std::min<uint64_t>(BoundsOf(choice).target, free));
   if (absl::Status status = tier_->Resize(choice.fast.set, size); !status.ok()) {
-    ChargeIndex(choice, 0);
     tier_->Close(choice.fast.set);
+    Release(choice);
     return status;
   }
   HasResized(choice, size);
@@ -190,12 +217,11 @@ void FastBudget::Adopt(const Choice& child, const Choice& parent) {
 void FastBudget::Close(Choice& choice) {
   if (tier_ != nullptr) {
     metrics_.paused_sequences.Add(choice.fast.is_paused ? -1 : 0);
-    ChargeIndex(choice, 0);
     tier_->Close(choice.fast.set);
     if (recorder_ != nullptr) {
       recorder_->End(choice.fast.set);
     }
-    choice.fast = {};
+    Release(choice);
     steps_to_rebalance_ = 0;
   }
 }
@@ -284,9 +310,9 @@ void FastBudget::Rebalance(std::span<Choice* const> running) {
   }
   wanted_.resize(sharing_.size());
   sizes_.resize(sharing_.size());
-  // Floors may have grown beyond what there is; then sizes stay, and pages are streamed.
   if (!kv::Distribute(requests_, PageFrames(), 0, wanted_).ok()) {
-    return;
+    ScaleDown();
+    SPINDLE_CHECK(kv::Distribute(requests_, PageFrames(), 0, wanted_).ok());
   }
   kv::NextSizes(requests_, wanted_, PageFrames(), sizes_);
   // Shrinking first makes the frames free that others grow by.
@@ -300,6 +326,19 @@ void FastBudget::Rebalance(std::span<Choice* const> running) {
         HasResized(*sharing_[i], sizes_[i]);
       }
     }
+  }
+}
+
+void FastBudget::ScaleDown() {
+  uint64_t floors = 0;
+  for (const kv::BudgetRequest& request : requests_) {
+    floors += uint64_t{request.bounds.floor} * request.num_groups;
+  }
+  const double share = static_cast<double>(PageFrames()) / static_cast<double>(floors);
+  for (kv::BudgetRequest& request : requests_) {
+    const auto frames =
+        static_cast<uint32_t>(share * request.bounds.floor) / kv::kRunFrames * kv::kRunFrames;
+    request.bounds = {.floor = frames, .target = frames, .ceiling = frames};
   }
 }
 
@@ -336,7 +375,7 @@ void FastBudget::EndStep(std::span<Choice* const> running,
       .refaults = counters.page_refaults - seen_.page_refaults,
       .fetches = counters.page_misses - seen_.page_misses,
       .link_utilisation = elapsed > 0 ? ToSeconds(busy - link_busy_) / elapsed : 0,
-      .capacity_frames = capacity_frames_};
+      .capacity_frames = PageFrames()};
   seen_ = counters;
   link_busy_ = busy;
   step_end_ = now;

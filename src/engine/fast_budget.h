@@ -5,7 +5,7 @@
 // Dense choices need no frames to run: more frames save them copies, one page per frame and step.
 // Choices with an algorithm keep at least their floor: fixed and mandatory pages, and as many again
 // (or fewer, where the request asks for a smaller buffer or has a cap). Their indexes are part of
-// what they need of the fast tier, in full for each choice, whoever shares them: so many frames
+// what they need of the fast tier, in full for each request, whoever shares them: so many frames
 // stay unused. Thread-safety: engine-thread only, between steps. Borrows the tier and its recorder;
 // without a tier every call does nothing and everything fits.
 #pragma once
@@ -65,11 +65,16 @@ class FastBudget {
  private:
   void Pause(Choice& choice);
   void Resume(Choice& choice);
-  // Index of the choice, in frames: of its context up to the end of the segment it is in, so that
-  // an index that grows finds its place empty.
+  // Index of the choice: a stripe ahead, so that an index that grows finds its place empty. And
+  // what of it all choices of the request share.
+  [[nodiscard]] uint64_t IndexBytes(const Choice& choice) const;
+  [[nodiscard]] uint64_t PromptIndexBytes(const Choice& choice) const;
+  // That the choice is charged for, or would be if it started now.
   [[nodiscard]] uint64_t IndexFrames(const Choice& choice) const;
   // The choice's index takes so many frames from now on.
   void ChargeIndex(Choice& choice, uint64_t frames);
+  // The choice has nothing any more; the prompt's index passes to another of its request.
+  void Release(Choice& choice);
   // For pages, beside the indexes of all that run.
   [[nodiscard]] uint64_t PageFrames() const;
   // The tier has given each group of the choice so many frames.
@@ -84,6 +89,8 @@ class FastBudget {
   [[nodiscard]] kv::BudgetRequest RequestOf(const Choice& choice) const;
   void Measure(Choice& choice) const;
   void Rebalance(std::span<Choice* const> running);
+  // Lowers what `requests_` ask for until it fits: floors have grown beyond what there is.
+  void ScaleDown();
 
   kv::FastTier* const tier_;
   const kv::EmulatedLink* const link_;

@@ -82,7 +82,7 @@ std::optional<SubmitRefusal> FrontDesk::CheckFeasible(const EngineRequest& spec)
   // Choices beyond the slots take turns, so they need no memory of their own.
   const uint64_t choices = std::min(sampling.num_choices, options_.max_num_seqs);
   const uint64_t shared = prompt / kStripeTokens;
-  const uint64_t needed = shared + choices * (kv::KvStore::StripesFor(NumTokens(spec)) - shared);
+  const uint64_t needed = shared + choices * (kv::KvStore::StripesFor(LeastTokens(spec)) - shared);
   if (needed > capacity_stripes_) {
     return SubmitRefusal{
         Kind::kNeverFits, needed * stripe_bytes_, capacity_stripes_ * stripe_bytes_};
@@ -90,20 +90,21 @@ std::optional<SubmitRefusal> FrontDesk::CheckFeasible(const EngineRequest& spec)
   return std::nullopt;
 }
 
-uint64_t FrontDesk::NumTokens(const EngineRequest& spec) {
+uint64_t FrontDesk::LeastTokens(const EngineRequest& spec) {
   const uint64_t output = spec.max_tokens_given ? uint64_t{spec.sampling.max_tokens}
                                                 : std::min<uint64_t>(spec.sampling.max_tokens, 1);
   return spec.prompt.size() + output;
 }
 
-uint64_t FrontDesk::LeastFastBytes(const EngineRequest& spec) const {
+uint64_t FrontDesk::LeastFastBytes(const EngineRequest& spec, uint32_t num_choices) const {
   const sparse::SparsePolicy* const policy = spec.decode->policy.get();
   if (policy == nullptr) {
     return 0;
   }
   const kv::KvGeometry& geometry = fast_.geometry;
-  return sparse::IndexBytes(geometry, policy->algorithm(), NumTokens(spec)) +
-         geometry.num_kv_heads * geometry.head_bytes();
+  const uint64_t shared = sparse::IndexBytes(geometry, *policy, spec.prompt.size());
+  const uint64_t own = sparse::IndexBytes(geometry, *policy, LeastTokens(spec)) - shared;
+  return shared + num_choices * (own + geometry.num_kv_heads * geometry.head_bytes());
 }
 
 // In place a cap is taken without effect, since nothing is copied.
@@ -115,14 +116,15 @@ std::optional<SubmitRefusal> FrontDesk::CheckFastBytes(const EngineRequest& spec
   if (spec.fast_bytes > fast_.capacity_bytes) {
     return SubmitRefusal{Kind::kFastBudgetTooLarge, spec.fast_bytes, fast_.capacity_bytes};
   }
-  const uint64_t least = LeastFastBytes(spec);
   // Without a cap choices that do not fit beside each other take turns.
+  const uint32_t together =
+      spec.fast_bytes == 0 ? 1 : std::min(spec.sampling.num_choices, options_.max_num_seqs);
+  const uint64_t least = LeastFastBytes(spec, together);
   if (least > fast_.capacity_bytes) {
     return SubmitRefusal{Kind::kFastNeverFits, least, fast_.capacity_bytes};
   }
-  if (spec.fast_bytes > 0 && spec.fast_bytes < least * spec.sampling.num_choices) {
-    return SubmitRefusal{
-        Kind::kFastBudgetTooSmall, least * spec.sampling.num_choices, fast_.capacity_bytes};
+  if (spec.fast_bytes > 0 && spec.fast_bytes < least) {
+    return SubmitRefusal{Kind::kFastBudgetTooSmall, least, fast_.capacity_bytes};
   }
   return std::nullopt;
 }

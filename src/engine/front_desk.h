@@ -37,7 +37,7 @@ class FrontDesk {
   [[nodiscard]] SubmitResult Submit(EngineRequest spec);
 
  private:
-  // Of a cap on pages in the fast tier. Zeros without one.
+  // What the fast tier has for requests. Zeros without one.
   struct FastLimits {
     uint64_t capacity_bytes = 0;
     kv::KvGeometry geometry = {};
@@ -48,11 +48,11 @@ class FrontDesk {
   // Fills in what the request leaves to the engine.
   void ResolveDefaults(EngineRequest* spec) const;
   [[nodiscard]] std::optional<SubmitRefusal> CheckFastBytes(const EngineRequest& spec) const;
-  // Least fast memory of a choice: its index and one tile of each KV head of a layer. 0: it needs
-  // none.
-  [[nodiscard]] uint64_t LeastFastBytes(const EngineRequest& spec) const;
+  // Least fast memory of so many choices: their index, and for each one tile of each KV head of a
+  // layer. 0: they need none.
+  [[nodiscard]] uint64_t LeastFastBytes(const EngineRequest& spec, uint32_t num_choices) const;
   // Tokens of a choice that are certain to come.
-  [[nodiscard]] static uint64_t NumTokens(const EngineRequest& spec);
+  [[nodiscard]] static uint64_t LeastTokens(const EngineRequest& spec);
   // The refusal of a request that can never run.
   [[nodiscard]] std::optional<SubmitRefusal> CheckFeasible(const EngineRequest& spec) const;
   [[nodiscard]] std::unique_ptr<Request> MakeRequest(EngineRequest spec);

@@ -36,10 +36,12 @@ struct FastUse {
   kv::CacheSetId set{};
   uint32_t covered_pages = 0;     // of its directories
   uint32_t frames_per_group = 0;  // that it has
-  uint64_t index_frames = 0;      // that its index takes the place of
-  uint32_t skipped_steps = 0;     // since it last took part in a step
-  bool is_paused = false;         // has no frames, and takes part in no step
-  uint32_t steps_in_state = 0;    // since it was opened, paused or resumed
+  bool is_open = false;
+  bool holds_prompt_index = false;  // of those of its request, it is charged for the prompt's index
+  uint64_t index_frames = 0;        // that its index takes the place of
+  uint32_t skipped_steps = 0;       // since it last took part in a step
+  bool is_paused = false;           // has no frames, and takes part in no step
+  uint32_t steps_in_state = 0;      // since it was opened, paused or resumed
   // Measured, per group and step.
   double mandatory_pages = 0;
   double gain = 0;

@@ -1,5 +1,6 @@
 #include "serving/kv_report.h"
 
+#include <algorithm>
 #include <utility>
 
 #include <nlohmann/json.hpp>
@@ -21,13 +22,14 @@ ordered_json Lookups(const engine::PrefixTotals::Tier& totals) {
 
 ordered_json FastTier(const engine::FastLoad& fast) {
   const auto& counters = fast.counters;
+  const uint64_t taken = fast.capacity_bytes - fast.free_bytes;
   ordered_json tier;
   tier["name"] = "fast";
   tier["mode"] = fast.is_emulated ? "emulated-link" : "mirror";
   tier["capacity_bytes"] = fast.capacity_bytes;
   tier["free_bytes"] = fast.free_bytes;
   tier["index_bytes"] = fast.index_bytes;
-  tier["used_bytes"] = {{"live", fast.capacity_bytes - fast.free_bytes},
+  tier["used_bytes"] = {{"live", taken - std::min(taken, fast.index_bytes)},
                         {"cached", 0},
                         {"pinned", 0},
                         {"inflight", 0}};

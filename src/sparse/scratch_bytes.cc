@@ -22,6 +22,11 @@ constexpr uint64_t kLeastPartitionTokens = 8;
 constexpr uint64_t kGrowth = 2;
 constexpr uint64_t kPageBytes = uint64_t{2} << 20;
 
+// Of a stripe or a segment, all layers and heads.
+uint64_t UnitIndexBytes(const kv::KvGeometry& geometry, const SparseAlgorithm& algorithm) {
+  return uint64_t{algorithm.index_bytes(geometry)} * geometry.num_layers * geometry.num_kv_heads;
+}
+
 }  // namespace
 
 uint64_t ScratchBytes(const kv::KvGeometry& geometry, const ScratchBounds& bounds) {
@@ -71,12 +76,14 @@ uint64_t ScratchBytes(const kv::KvGeometry& geometry, const ScratchBounds& bound
 }
 
 uint64_t IndexBytes(const kv::KvGeometry& geometry,
-                    const SparseAlgorithm& algorithm,
+                    const SparsePolicy& policy,
                     uint64_t num_tokens) {
-  const uint64_t unit_tokens =
-      algorithm.index_unit() == IndexUnit::kSegment ? kSegmentTokens : kStripeTokens;
-  return num_tokens / unit_tokens * algorithm.index_bytes(geometry) * geometry.num_layers *
-         geometry.num_kv_heads;
+  const SparseAlgorithm& algorithm = policy.algorithm();
+  uint64_t units = (num_tokens + kStripeTokens - 1) / kStripeTokens;
+  if (algorithm.index_unit() == IndexUnit::kSegment) {
+    units = policy.IsDenseAt(static_cast<uint32_t>(num_tokens)) ? 0 : num_tokens / kSegmentTokens;
+  }
+  return units * UnitIndexBytes(geometry, algorithm);
 }
 
 uint64_t AllIndexBytes(const kv::KvGeometry& geometry,
@@ -84,9 +91,10 @@ uint64_t AllIndexBytes(const kv::KvGeometry& geometry,
                        const AlgorithmSet& algorithms) {
   uint64_t bytes = 0;
   for (const std::shared_ptr<const SparseAlgorithm>& algorithm : algorithms.all()) {
-    // The last segment may be one of a few stripes.
-    const uint64_t spare = algorithm->index_unit() == IndexUnit::kSegment ? kSegmentTokens : 0;
-    bytes += IndexBytes(geometry, *algorithm, num_stripes * kStripeTokens + spare);
+    const bool by_segment = algorithm->index_unit() == IndexUnit::kSegment;
+    const uint64_t num_units =
+        by_segment ? num_stripes / (kSegmentTokens / kStripeTokens) + 1 : num_stripes;
+    bytes += num_units * UnitIndexBytes(geometry, *algorithm);
   }
   // Choices that sequences keep between steps.
   return bytes +

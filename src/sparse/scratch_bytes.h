@@ -1,11 +1,12 @@
-// What attention's buffers take at most, for those who add up memory before it is taken.
-// Thread-safety: pure functions.
+// What attention's buffers and indexes take at most, for those who add up memory before it is
+// taken. Thread-safety: pure functions.
 #pragma once
 
 #include <cstdint>
 
 #include "kv/kv_geometry.h"
 #include "sparse/algorithm_set.h"
+#include "sparse/sparse_policy.h"
 
 namespace spindle::sparse {
 
@@ -20,9 +21,10 @@ struct ScratchBounds {
 
 [[nodiscard]] uint64_t ScratchBytes(const kv::KvGeometry& geometry, const ScratchBounds& bounds);
 
-// The index of a context of `num_tokens`: of its whole stripes, or segments.
+// The index that `policy` needs of a context: of its stripes, the open one too, or of its complete
+// segments, once it chooses at all.
 [[nodiscard]] uint64_t IndexBytes(const kv::KvGeometry& geometry,
-                                  const SparseAlgorithm& algorithm,
+                                  const SparsePolicy& policy,
                                   uint64_t num_tokens);
 
 // Indexes of all stripes of a store, of every algorithm, and one kept choice of each: taken where

@@ -92,6 +92,27 @@ TEST_P(AttentionBitsTest, EveryGroupSizeGivesEachHeadItsOwnBits) {
   }
 }
 
+// A row alone, as in decoding, beside the same row among others: of any number of heads and head
+// size, and with holes in what is attended.
+TEST_P(AttentionBitsTest, FewRowsGiveTheBitsOfMany) {
+  const std::function<bool(uint32_t)> patterns[] = {
+      [](uint32_t) { return true; },
+      [](uint32_t position) { return position / 8 % 5 == 0; },
+      [](uint32_t position) { return position % 64 < 16 || position % 64 >= 33; },
+      [](uint32_t position) { return position * 2654435761U >> 31U == 0; }};
+  for (uint32_t group = 1; group <= 9; ++group) {
+    for (const uint32_t dim : {16U, 48U, 64U, 80U, 96U, 256U}) {
+      AttentionCase c = MakeCase({group, 1, dim}, kv_type_, 270, 10, rng_);
+      for (const auto& pattern : patterns) {
+        SCOPED_TRACE(testing::Message() << group << " heads of " << dim);
+        c.live = pattern;
+        c.runs = {c.kv[0].Runs(pattern)};
+        ExpectSame(RunAttention(*table_, c, 1), InChunks(c, 1, 1));
+      }
+    }
+  }
+}
+
 TEST_P(AttentionBitsTest, WorkersChangeThePlanButNoBit) {
   const AttentionCase c = MakeCase({6, 2, 64}, kv_type_, 5200, 2, rng_);
   const AttentionResult one = RunAttention(*table_, c, 1);

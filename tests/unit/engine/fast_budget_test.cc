@@ -171,8 +171,8 @@ TEST_F(FastBudgetIndexTest, FramesStayUnusedForIndexes) {
   for (const uint32_t tokens : {4096U, 4097U, 6000U}) {
     sparse.history.resize(tokens);
     Steps(200);
-    const uint64_t index = tokens <= 4096 ? 64 : tokens <= 5120 ? 80 : 96;
-    EXPECT_EQ(sparse.fast.index_frames, index) << "ahead of its growth";
+    const uint64_t index = (tokens + 63) / 64 + 1;
+    EXPECT_EQ(sparse.fast.index_frames, index) << "a stripe ahead of its growth";
     const uint64_t pages =
         uint64_t{sparse.fast.frames_per_group + running_[1]->fast.frames_per_group} * kGroups;
     EXPECT_LE(pages + index, 256U);
@@ -180,6 +180,41 @@ TEST_F(FastBudgetIndexTest, FramesStayUnusedForIndexes) {
     ExpectIntact();
   }
   Stop(sparse);
+  EXPECT_EQ(budget_->index_bytes(), 0U);
+}
+
+TEST_F(FastBudgetIndexTest, FloorsGiveWayToAnIndexThatHasGrown) {
+  Choice& choice = StartQuest(5.0F);  // floor 24
+  choice.history.resize(12000);
+  Steps(200);
+  EXPECT_EQ(choice.fast.index_frames, 189U);
+  EXPECT_EQ(choice.fast.frames_per_group, 16U);  // of 67 frames
+  ExpectIntact();
+}
+
+TEST_F(FastBudgetIndexTest, ChoicesShareTheIndexOfTheirPrompt) {
+  requests_.push_back(std::make_unique<Request>());
+  Request& request = *requests_.back();
+  request.spec.prompt.assign(4000, 1);
+  request.spec.buffer_ratio = 0.0F;
+  request.spec.decode = Sparse("quest", {.budget_tokens = 64});
+  request.spec.sampling.num_choices = 3;
+  request.choices.resize(3);
+  for (Choice& choice : request.choices) {
+    choice.request = &request;
+    choice.history = request.spec.prompt;
+    ASSERT_TRUE(budget_->Open(choice).ok());
+    running_.push_back(&choice);
+  }
+  EXPECT_EQ(request.choices[0].fast.index_frames, 64U);
+  EXPECT_EQ(request.choices[1].fast.index_frames, 1U);
+  EXPECT_EQ(request.choices[2].fast.index_frames, 1U);
+  Stop(request.choices[0]);
+  EXPECT_EQ(request.choices[1].fast.index_frames, 64U);
+  EXPECT_EQ(request.choices[2].fast.index_frames, 1U);
+  EXPECT_EQ(budget_->index_bytes(), uint64_t{65} * 4096);
+  Stop(request.choices[2]);
+  Stop(request.choices[1]);
   EXPECT_EQ(budget_->index_bytes(), 0U);
 }
 
