@@ -74,7 +74,7 @@ def least_budget(lab, context):
                 least = refused.error["min_bytes"]
             else:
                 raise SystemExit("a fast budget of one byte was taken")
-            found[method.name] = (least, method.index_share() * len(prompt) * real.TOKEN_BYTES)
+            found[method.name] = (least, method.index_share() * method.indexed_tokens(len(prompt)) * real.TOKEN_BYTES)
     return found
 
 

@@ -56,11 +56,15 @@ class Method:
     def index_share(self, is_int8=False):
         return self.stripe_index_bytes(is_int8) / (STRIPE * ROW_BYTES)
 
+    def indexed_tokens(self, prompt):
+        """Of a prompt: all, or those of its segments that lie far enough back."""
+        return max(0, prompt - RETRO_TAIL_DELAY) // SEGMENT * SEGMENT if self.name == "retroinfer" else prompt
+
     def attended_tokens(self, share, context, prompt):
         """What a step attends to by its budget: selected units, what is always attended, and what is not indexed yet."""
         selected = -(-share * context // self.unit) * self.unit
         if self.name == "retroinfer":
-            tail = context - max(0, prompt - RETRO_TAIL_DELAY) // SEGMENT * SEGMENT
+            tail = context - self.indexed_tokens(prompt)
             return min(context, share * context + RETRO_SINK + tail)
         return min(context, selected + self.always + (self.unit - 1) / 2)
 
