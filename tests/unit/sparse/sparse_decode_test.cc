@@ -21,7 +21,7 @@ namespace spindle::sparse {
 namespace {
 
 #if defined(SPINDLE_SANITIZED)
-constexpr uint32_t kPrompt = 640;          // more than the outliers of shadowkv
+constexpr uint32_t kPrompt = 650;          // more than the outliers of shadowkv
 constexpr uint32_t kSegmentPrompt = 1090;  // with one segment behind which enough has come
 constexpr uint32_t kQueryHeads = 2;
 constexpr uint32_t kSteps = 4;
