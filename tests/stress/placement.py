@@ -29,6 +29,7 @@ PAGE_BYTES = 4096  # of the default model
 LAYERS, HEADS, SPAN_PAGES = 30, 3, 64
 MIN_MOVES = 1000
 LONG_ANSWER = 500
+TOGETHER_ANSWER = 256  # tokens: more steps than the other seven prompts take
 
 
 RESULTS = None  # set by main
@@ -150,7 +151,7 @@ def capacity(context, long, failures):
         prompts = [[(i * 7919 + j * 31) % 40000 + 100 for j in range(long)] for i in range(8)]
         most = 0
         with concurrent.futures.ThreadPoolExecutor(8) as pool:
-            jobs = [pool.submit(answer, server, ids, 48, cache_prompt=False) for ids in prompts]
+            jobs = [pool.submit(answer, server, ids, TOGETHER_ANSWER, cache_prompt=False) for ids in prompts]
             while not all(job.done() for job in jobs):
                 most = max(most, server.metric_sum("spindle_running_requests"))
                 time.sleep(0.1)
