@@ -59,25 +59,23 @@ uint32_t FastBudget::NumPages(const Choice& choice) const {
   return PageIds(choice).CountFor(NumTokens(choice));
 }
 
-uint64_t FastBudget::IndexBytes(const Choice& choice) const {
-  const sparse::SparsePolicy* const policy = choice.request->spec.decode->policy.get();
-  return policy == nullptr
-             ? 0
-             : sparse::IndexBytes(geometry_, *policy, NumTokens(choice) + kStripeTokens);
-}
-
-uint64_t FastBudget::PromptIndexBytes(const Choice& choice) const {
-  const sparse::SparsePolicy* const policy = choice.request->spec.decode->policy.get();
-  return policy == nullptr ? 0
-                           : sparse::IndexBytes(geometry_, *policy, choice.request->prompt_size());
+uint64_t FastBudget::IndexedTokens(const Choice& choice) {
+  return NumTokens(choice) + kStripeTokens;
 }
 
 uint64_t FastBudget::IndexFrames(const Choice& choice) const {
+  const sparse::SparsePolicy* const policy = choice.request->spec.decode->policy.get();
+  if (policy == nullptr) {
+    return 0;
+  }
   const bool is_shared = !choice.fast.holds_prompt_index &&
                          std::ranges::any_of(choice.request->choices, [](const Choice& other) {
                            return other.fast.holds_prompt_index;
                          });
-  const uint64_t bytes = IndexBytes(choice) - (is_shared ? PromptIndexBytes(choice) : 0);
+  uint64_t bytes = sparse::IndexBytes(geometry_, *policy, IndexedTokens(choice));
+  if (is_shared) {
+    bytes -= sparse::IndexBytes(geometry_, *policy, choice.request->prompt_size());
+  }
   return (bytes + geometry_.page_bytes() - 1) / geometry_.page_bytes();
 }
 
@@ -116,16 +114,21 @@ double FastBudget::MandatoryPages(const Choice& choice) const {
 
 kv::BudgetBounds FastBudget::BoundsOf(const Choice& choice) const {
   const EngineRequest& spec = choice.request->spec;
-  const uint64_t shared = PromptIndexBytes(choice);
-  const uint64_t index_bytes =
-      shared + choice.request->num_choices() * (IndexBytes(choice) - shared);
-  const uint32_t max_frames = std::min(
-      tier_->options().max_group_frames,
-      spec.fast_bytes == 0 ? UINT32_MAX
-                           : kv::FramesForBytes(spec.fast_bytes,
-                                                index_bytes,
-                                                geometry_.page_bytes(),
-                                                num_groups_ * choice.request->num_choices()));
+  uint32_t max_frames = tier_->options().max_group_frames;
+  if (spec.fast_bytes != 0) {
+    const uint32_t num_choices = choice.request->num_choices();
+    const uint64_t index_bytes = spec.decode->policy == nullptr
+                                     ? 0
+                                     : sparse::RequestIndexBytes(geometry_,
+                                                                 *spec.decode->policy,
+                                                                 choice.request->prompt_size(),
+                                                                 IndexedTokens(choice),
+                                                                 num_choices);
+    max_frames = std::min(
+        max_frames,
+        kv::FramesForBytes(
+            spec.fast_bytes, index_bytes, geometry_.page_bytes(), num_groups_ * num_choices));
+  }
   if (spec.decode->policy == nullptr) {
     const uint32_t all = std::min(RoundUpToRun(NumPages(choice)), max_frames);
     return {.floor = 0, .target = all, .ceiling = all};

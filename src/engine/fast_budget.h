@@ -65,11 +65,10 @@ class FastBudget {
  private:
   void Pause(Choice& choice);
   void Resume(Choice& choice);
-  // Index of the choice: a stripe ahead, so that an index that grows finds its place empty. And
-  // what of it all choices of the request share.
-  [[nodiscard]] uint64_t IndexBytes(const Choice& choice) const;
-  [[nodiscard]] uint64_t PromptIndexBytes(const Choice& choice) const;
-  // That the choice is charged for, or would be if it started now.
+  // Tokens that count as indexed: a stripe ahead, so that an index that grows finds its place
+  // empty.
+  [[nodiscard]] static uint64_t IndexedTokens(const Choice& choice);
+  // Index that the choice is charged for, or would be if it started now.
   [[nodiscard]] uint64_t IndexFrames(const Choice& choice) const;
   // The choice's index takes so many frames from now on.
   void ChargeIndex(Choice& choice, uint64_t frames);

@@ -102,9 +102,9 @@ uint64_t FrontDesk::LeastFastBytes(const EngineRequest& spec, uint32_t num_choic
     return 0;
   }
   const kv::KvGeometry& geometry = fast_.geometry;
-  const uint64_t shared = sparse::IndexBytes(geometry, *policy, spec.prompt.size());
-  const uint64_t own = sparse::IndexBytes(geometry, *policy, LeastTokens(spec)) - shared;
-  return shared + num_choices * (own + geometry.num_kv_heads * geometry.head_bytes());
+  return sparse::RequestIndexBytes(
+             geometry, *policy, spec.prompt.size(), LeastTokens(spec), num_choices) +
+         uint64_t{num_choices} * geometry.num_kv_heads * geometry.head_bytes();
 }
 
 // In place a cap is taken without effect, since nothing is copied.

@@ -86,6 +86,15 @@ uint64_t IndexBytes(const kv::KvGeometry& geometry,
   return units * UnitIndexBytes(geometry, algorithm);
 }
 
+uint64_t RequestIndexBytes(const kv::KvGeometry& geometry,
+                           const SparsePolicy& policy,
+                           uint64_t prompt_tokens,
+                           uint64_t num_tokens,
+                           uint32_t num_choices) {
+  const uint64_t shared = IndexBytes(geometry, policy, prompt_tokens);
+  return shared + num_choices * (IndexBytes(geometry, policy, num_tokens) - shared);
+}
+
 uint64_t AllIndexBytes(const kv::KvGeometry& geometry,
                        uint64_t num_stripes,
                        const AlgorithmSet& algorithms) {

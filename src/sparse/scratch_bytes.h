@@ -27,6 +27,14 @@ struct ScratchBounds {
                                   const SparsePolicy& policy,
                                   uint64_t num_tokens);
 
+// That of a request: its prompt's once, and for each choice what comes behind. REQUIRES:
+// prompt_tokens ≤ num_tokens
+[[nodiscard]] uint64_t RequestIndexBytes(const kv::KvGeometry& geometry,
+                                         const SparsePolicy& policy,
+                                         uint64_t prompt_tokens,
+                                         uint64_t num_tokens,
+                                         uint32_t num_choices);
+
 // Indexes of all stripes of a store, of every algorithm, and one kept choice of each: taken where
 // requests use them.
 [[nodiscard]] uint64_t AllIndexBytes(const kv::KvGeometry& geometry,
