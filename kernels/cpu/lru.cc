@@ -1,6 +1,6 @@
 // Victims of bucketed LRU by comparing and counting: 64 stamps become one word per comparison, so a
-// binary search for the border bucket costs a handful of instructions per 64 slots and step, and
-// needs no histogram.
+// search for the border bucket costs a handful of instructions per 64 slots and step, and needs no
+// histogram.
 #include "kernels/api/lru.h"
 
 #include <immintrin.h>
@@ -114,19 +114,44 @@ SPINDLE_INLINE uint32_t EndOf(uint32_t word, uint64_t bits) {
   return word * kWord + kWord - static_cast<uint32_t>(__builtin_clzll(bits));
 }
 
-// The smallest bucket that makes at least `wanted` slots; the caller knows that max_stamp does.
-SPINDLE_INLINE uint32_t BorderOf(const Stamps& stamps, uint32_t max_stamp, uint32_t wanted) {
+struct Border {
+  uint32_t bucket;
+  uint32_t older;  // slots in older buckets
+};
+
+// The smallest bucket up to which there are `wanted` slots; max_stamp if there are fewer. Few are
+// wanted of many as a rule, so it is one of the oldest: steps double from there, then halve.
+SPINDLE_INLINE Border BorderOf(const Stamps& stamps, uint32_t max_stamp, uint32_t wanted) {
   uint32_t low = 0;
   uint32_t high = max_stamp;
+  uint32_t older = 0;
+  uint32_t middle = 1;
+  bool is_below = false;  // high is known to make enough
   while (low < high) {
-    const uint32_t middle = (low + high) / 2;
-    if (CountAtMost(stamps, middle) >= wanted) {
+    middle = is_below || middle >= high ? (low + high) / 2 : middle;
+    const uint32_t count = CountAtMost(stamps, middle);
+    if (count >= wanted) {
       high = middle;
+      is_below = true;
     } else {
       low = middle + 1;
+      older = count;
+      middle = 2 * middle + 1;
     }
   }
-  return low;
+  return {low, older};
+}
+
+// Slots of the border bucket at or behind the hand, but at most `enough`.
+SPINDLE_INLINE uint32_t CountBehind(const Stamps& stamps,
+                                    uint32_t border,
+                                    uint32_t hand,
+                                    uint32_t enough) {
+  uint32_t count = 0;
+  for (uint32_t word = hand / kWord; word < stamps.num_words && count < enough; ++word) {
+    count += CountBits(MasksOf(stamps, word, border).border & BehindHand(word, hand));
+  }
+  return count < enough ? count : enough;
 }
 
 }  // namespace
@@ -134,21 +159,20 @@ SPINDLE_INLINE uint32_t BorderOf(const Stamps& stamps, uint32_t max_stamp, uint3
 VictimResult SelectVictims(const VictimArgs& args, uint32_t* out) {
   Stamps stamps;
   Split(args, &stamps);
-  const uint32_t not_pinned = CountAtMost(stamps, args.max_stamp);
-  const uint32_t wanted = args.num_wanted < not_pinned ? args.num_wanted : not_pinned;
+  uint32_t wanted = args.num_wanted;
+  Border found = BorderOf(stamps, args.max_stamp, wanted);
+  if (found.bucket == args.max_stamp) {
+    if (const uint32_t not_pinned = CountAtMost(stamps, args.max_stamp); not_pinned < wanted) {
+      wanted = not_pinned;
+      found = BorderOf(stamps, args.max_stamp, wanted);
+    }
+  }
   if (wanted == 0) {
     return {0, args.hand};
   }
-  const uint32_t border = BorderOf(stamps, args.max_stamp, wanted);
-  uint32_t older = 0;
-  uint32_t behind = 0;
-  for (uint32_t word = 0; word < stamps.num_words; ++word) {
-    const WordMasks masks = MasksOf(stamps, word, border);
-    older += CountBits(masks.older);
-    behind += CountBits(masks.border & BehindHand(word, args.hand));
-  }
-  const uint32_t rest = wanted - older;
-  uint32_t quota_behind = rest < behind ? rest : behind;
+  const uint32_t border = found.bucket;
+  const uint32_t rest = wanted - found.older;
+  uint32_t quota_behind = CountBehind(stamps, border, args.hand, rest);
   uint32_t quota_before = rest - quota_behind;
   const bool wraps = quota_before > 0;
   uint32_t hand = args.hand;
