@@ -9,10 +9,9 @@ namespace spindle::kernels::SPINDLE_KERNEL_ISA {
 
 namespace {
 
-// Up to this many rows a panel is read packed, and unpacked anew for each tile of rows: one pass
-// over the weights.
-constexpr uint32_t kDirectRows = 4;
-// Rows of one tile of an expanded panel; as many sums as the registers hold.
+// Rows that a panel is multiplied with at a time; as many sums as the registers hold. For more rows
+// it is read and unpacked again: it comes from the first cache then, which an unpacked copy would
+// not fit into beside the rows.
 #if defined(__AVX512VNNI__)
 constexpr uint32_t kTileRows = 8;
 #else
@@ -48,34 +47,44 @@ SPINDLE_INLINE void RowTile(const Source& source,
   }
   for (uint32_t block = 0; block < num_blocks; ++block) {
     CodeVec codes[8];
-    source.Prefetch(block);
+    if (first == 0) {
+      source.Prefetch(block);
+    }
     source.Codes(block, codes);
     SPINDLE_UNROLL
     for (uint32_t part = 0; part < kGroupsPerBlock; ++part) {
       const uint32_t group = block * kGroupsPerBlock + part;
       const F32x16 scale = source.Scale(group);
-      I32x16 dots[kRows];
+      // Many rows: the low plane goes on with the sums of the high one, which saves registers. Few
+      // rows: it has its own, so that it need not wait.
+      constexpr bool kPlanesApart = kRows <= 4;
+      I32x16 high[kRows];
+      I32x16 low[kRows];
       SPINDLE_UNROLL
       for (uint32_t i = 0; i < kRows; ++i) {
-        dots[i] = SplatInt(0);
+        high[i] = SplatInt(0);
+        low[i] = SplatInt(0);
       }
       const CodeVec* const group_codes = codes + part * (kGroup / 4);
       BlockDots<Source::kMaxCode, kGroup / 4, kRows>(
-          group_codes, x + size_t{kGroup} * group, rows.stride_bytes, dots);
+          group_codes, x + size_t{kGroup} * group, rows.stride_bytes, high);
       SPINDLE_UNROLL
       for (uint32_t i = 0; i < kRows; ++i) {
-        dots[i] = TimesHighUnit(dots[i]);
+        high[i] = TimesHighUnit(high[i]);
         if constexpr (Source::kCorrected) {
-          dots[i] = AddInt(dots[i], SplatInt(corrections[correction_stride * i + group]));
+          high[i] = AddInt(high[i], SplatInt(corrections[correction_stride * i + group]));
         }
       }
-      BlockDots<Source::kMaxCode, kGroup / 4, kRows>(
-          group_codes, x + k + size_t{kGroup} * group, rows.stride_bytes, dots);
+      BlockDots<Source::kMaxCode, kGroup / 4, kRows>(group_codes,
+                                                     x + k + size_t{kGroup} * group,
+                                                     rows.stride_bytes,
+                                                     kPlanesApart ? low : high);
       SPINDLE_UNROLL
       for (uint32_t i = 0; i < kRows; ++i) {
         const auto* row_scales =
             reinterpret_cast<const float*>(x + rows.stride_bytes * i + size_t{2} * k);
-        sums[i] = MulAdd(ToFloat(dots[i]), Mul(scale, Splat(row_scales[block])), sums[i]);
+        const I32x16 dot = kPlanesApart ? AddInt(high[i], low[i]) : high[i];
+        sums[i] = MulAdd(ToFloat(dot), Mul(scale, Splat(row_scales[block])), sums[i]);
       }
     }
     if constexpr (Source::kHasMinimum) {
@@ -149,13 +158,6 @@ void ComputeCorrections(const RowBlock& rows, uint32_t k, int32_t zero, int32_t*
   }
 }
 
-ExpandedPanel TakeExpandedPanel(ScratchCursor& scratch, uint32_t k, uint32_t group) {
-  uint8_t* codes = scratch.Take(size_t{k} * kPanelOutputs);
-  uint8_t* scales = scratch.Take(size_t{4} * kPanelOutputs * (k / group));
-  uint8_t* minima = scratch.Take(size_t{4} * kPanelOutputs * (k / kActivationBlock));
-  return {codes, reinterpret_cast<float*>(scales), reinterpret_cast<float*>(minima)};
-}
-
 template <DType kType>
 int RowBlockProduct(const GemmArgs& args, RowBlock rows, PanelRange panels, Exec* exec) {
   using Packed = PackedSource<kType>;
@@ -170,24 +172,10 @@ int RowBlockProduct(const GemmArgs& args, RowBlock rows, PanelRange panels, Exec
     ComputeCorrections<Packed>(rows, k, ZeroCode(kType), corrections);
     rows.corrections = corrections;
   }
-  ExpandedPanel expanded{};
-  if (rows.count > kDirectRows) {
-    expanded = TakeExpandedPanel(scratch, k, Packed::kGroup);
-    if (expanded.minima == nullptr) {
-      return kScratchTooSmall;
-    }
-  }
   const auto* packed = static_cast<const uint8_t*>(args.weights->data);
   const size_t panel_bytes = layout::PanelBytes(kType, RowFormat::kInt8, k);
   for (uint32_t panel = panels.begin; panel < panels.end; ++panel) {
-    const Packed source(packed + panel_bytes * panel, k);
-    if (rows.count > kDirectRows) {
-      Expand(source, k, 0, expanded);
-      PanelProduct<ExpandedSource<kType>, kTileRows>(
-          ExpandedSource<kType>(expanded), args, rows, panel);
-    } else {
-      PanelProduct<Packed, kDirectRows>(source, args, rows, panel);
-    }
+    PanelProduct<Packed, kTileRows>(Packed(packed + panel_bytes * panel, k), args, rows, panel);
   }
   return kOk;
 }

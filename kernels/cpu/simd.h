@@ -7,7 +7,7 @@
 //                    StoreBf16 (nearest even, NaN kept), StoreS8 (saturating)
 //   ScaleByPowerOfTwo(v, t)   v · 2^n where t = n + 1.5 · 2^23
 //   SumInt, MaxMagnitudeBits  over all lanes; the latter as bit pattern, so that NaN is the largest
-//   CodeVec          64 code bytes: LoadCodes StoreCodes LowNibbles HighNibbles SubtractZero;
+//   CodeVec          64 code bytes: LoadCodes LowNibbles HighNibbles;
 //   BlockDots<max code, groups, rows> their exact int32 dot products DotBf16Pair      one step of a
 //   bf16 product
 //

@@ -179,11 +179,6 @@ SPINDLE_INLINE CodeVec LoadCodes(const uint8_t* from) {
            _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + 32))}};
 }
 
-SPINDLE_INLINE void StoreCodes(uint8_t* to, CodeVec value) {
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), value.half[0]);
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + 32), value.half[1]);
-}
-
 SPINDLE_INLINE CodeVec LowNibbles(CodeVec value) {
   const __m256i mask = _mm256_set1_epi8(15);
   return {{_mm256_and_si256(value.half[0], mask), _mm256_and_si256(value.half[1], mask)}};
@@ -193,12 +188,6 @@ SPINDLE_INLINE CodeVec HighNibbles(CodeVec value) {
   const __m256i mask = _mm256_set1_epi8(15);
   return {{_mm256_and_si256(_mm256_srli_epi16(value.half[0], 4), mask),
            _mm256_and_si256(_mm256_srli_epi16(value.half[1], 4), mask)}};
-}
-
-// codes - zero, modulo 256.
-SPINDLE_INLINE CodeVec SubtractZero(CodeVec codes, int32_t zero) {
-  const __m256i zeros = _mm256_set1_epi8(static_cast<char>(zero));
-  return {{_mm256_sub_epi8(codes.half[0], zeros), _mm256_sub_epi8(codes.half[1], zeros)}};
 }
 
 // Signed codes for BlockDots of the full byte range; unsigned ones would saturate (255 · 127 · 2 >

@@ -138,21 +138,12 @@ SPINDLE_INLINE CodeVec LoadCodes(const uint8_t* from) {
   return _mm512_loadu_si512(from);
 }
 
-SPINDLE_INLINE void StoreCodes(uint8_t* to, CodeVec value) {
-  _mm512_storeu_si512(to, value);
-}
-
 SPINDLE_INLINE CodeVec LowNibbles(CodeVec value) {
   return _mm512_and_si512(value, _mm512_set1_epi8(15));
 }
 
 SPINDLE_INLINE CodeVec HighNibbles(CodeVec value) {
   return _mm512_and_si512(_mm512_srli_epi16(value, 4), _mm512_set1_epi8(15));
-}
-
-// codes - zero, modulo 256.
-SPINDLE_INLINE CodeVec SubtractZero(CodeVec codes, int32_t zero) {
-  return _mm512_sub_epi8(codes, _mm512_set1_epi8(static_cast<char>(zero)));
 }
 
 // dots[i] += Σ codes · x_i over 4 · kGroups elements of each row; VNNI is exact for any unsigned
@@ -163,13 +154,29 @@ SPINDLE_INLINE void BlockDots(const CodeVec* codes,
                               const uint8_t* x,
                               size_t stride_bytes,
                               I32x16* dots) {
+  // Few rows have two sums each, since the next step of one sum waits for four cycles.
+  constexpr bool kTwoSums = kRows <= 4;
+  I32x16 odd[kTwoSums ? static_cast<size_t>(kRows) : 1];
+  if constexpr (kTwoSums) {
+    SPINDLE_UNROLL
+    for (int i = 0; i < kRows; ++i) {
+      odd[i] = _mm512_setzero_si512();
+    }
+  }
   SPINDLE_UNROLL
   for (int group = 0; group < kGroups; ++group) {
     SPINDLE_UNROLL
     for (int i = 0; i < kRows; ++i) {
+      I32x16& sum = kTwoSums && group % 2 != 0 ? odd[i] : dots[i];
       int32_t four;
       __builtin_memcpy(&four, x + stride_bytes * static_cast<size_t>(i) + 4 * group, sizeof(four));
-      dots[i] = _mm512_dpbusd_epi32(dots[i], codes[group], _mm512_set1_epi32(four));
+      sum = _mm512_dpbusd_epi32(sum, codes[group], _mm512_set1_epi32(four));
+    }
+  }
+  if constexpr (kTwoSums) {
+    SPINDLE_UNROLL
+    for (int i = 0; i < kRows; ++i) {
+      dots[i] = _mm512_add_epi32(dots[i], odd[i]);
     }
   }
 }

@@ -191,23 +191,12 @@ SPINDLE_INLINE CodeVec LoadCodes(const uint8_t* from) {
   SPINDLE_QUARTERS(CodeVec, _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + 16 * i)));
 }
 
-SPINDLE_INLINE void StoreCodes(uint8_t* to, CodeVec value) {
-  for (int i = 0; i < 4; ++i) {
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(to + 16 * i), value.part[i]);
-  }
-}
-
 SPINDLE_INLINE CodeVec LowNibbles(CodeVec value) {
   SPINDLE_QUARTERS(CodeVec, _mm_and_si128(value.part[i], _mm_set1_epi8(15)));
 }
 
 SPINDLE_INLINE CodeVec HighNibbles(CodeVec value) {
   SPINDLE_QUARTERS(CodeVec, _mm_and_si128(_mm_srli_epi16(value.part[i], 4), _mm_set1_epi8(15)));
-}
-
-// codes - zero, modulo 256.
-SPINDLE_INLINE CodeVec SubtractZero(CodeVec codes, int32_t zero) {
-  SPINDLE_QUARTERS(CodeVec, _mm_sub_epi8(codes.part[i], _mm_set1_epi8(static_cast<char>(zero))));
 }
 
 #undef SPINDLE_QUARTERS

@@ -1,5 +1,6 @@
 #include "platform/compute_pool.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <string>
 #include <thread>
@@ -38,17 +39,24 @@ void PinTo(pthread_t thread, const cpu_set_t& mask, uint32_t worker) {
 }  // namespace
 
 struct ComputePool::Impl {
-  // A job is published by bumping `generation`; workers claim units from `next` and count
-  // themselves out in `busy`.
+  // A job is published by bumping `generation`; workers claim pieces and count themselves out in
+  // `busy`.
   struct alignas(64) Job {
-    std::atomic<uint32_t> next{0};
     std::atomic<int> code{0};
     uint32_t units = 0;
     uint32_t grain = 1;
     const UnitFunction* fn = nullptr;
   };
 
+  // Consecutive pieces that one worker begins with, so that it reads what lies behind what it has
+  // just read, and what was prefetched is its own; others help once theirs are done.
+  struct alignas(64) Share {
+    std::atomic<uint32_t> next{0};
+    uint32_t end = 0;
+  };
+
   Job job;
+  std::vector<Share> shares;
   alignas(64) std::atomic<uint32_t> generation{0};
   alignas(64) std::atomic<uint32_t> busy{0};
   std::atomic<bool> stop{false};
@@ -57,17 +65,32 @@ struct ComputePool::Impl {
 
   void Work(uint32_t worker) {
     kernels::Exec exec{scratch[worker].data(), kernels::kScratchBytes, worker, nullptr};
-    for (;;) {
-      const uint32_t begin = job.next.fetch_add(job.grain, std::memory_order_relaxed);
-      if (begin >= job.units) {
-        return;
+    for (size_t i = 0; i < shares.size(); ++i) {
+      Share& share = shares[(worker + i) % shares.size()];
+      for (;;) {
+        const uint32_t piece = share.next.fetch_add(1, std::memory_order_relaxed);
+        if (piece >= share.end) {
+          break;
+        }
+        const uint32_t begin = piece * job.grain;
+        const uint32_t end = job.units - begin < job.grain ? job.units : begin + job.grain;
+        const int code = (*job.fn)({begin, end}, &exec);
+        if (code != kernels::kOk) {
+          int expected = kernels::kOk;
+          job.code.compare_exchange_strong(expected, code, std::memory_order_relaxed);
+        }
       }
-      const uint32_t end = job.units - begin < job.grain ? job.units : begin + job.grain;
-      const int code = (*job.fn)({begin, end}, &exec);
-      if (code != kernels::kOk) {
-        int expected = kernels::kOk;
-        job.code.compare_exchange_strong(expected, code, std::memory_order_relaxed);
-      }
+    }
+  }
+
+  void Divide(uint32_t units, uint32_t grain) {
+    job.units = units;
+    job.grain = grain;
+    const uint64_t pieces = (uint64_t{units} + grain - 1) / grain;
+    for (size_t i = 0; i < shares.size(); ++i) {
+      shares[i].next.store(static_cast<uint32_t>(pieces * i / shares.size()),
+                           std::memory_order_relaxed);
+      shares[i].end = static_cast<uint32_t>(pieces * (i + 1) / shares.size());
     }
   }
 
@@ -108,6 +131,7 @@ absl::StatusOr<std::unique_ptr<ComputePool>> ComputePool::Create(
     return absl::InvalidArgumentError("threads must be in 1..1024, got " + std::to_string(workers));
   }
   auto impl = std::make_unique<Impl>();
+  impl->shares = std::vector<Impl::Share>(workers);
   for (uint32_t i = 0; i < workers; ++i) {
     SPINDLE_ASSIGN_OR_RETURN(AlignedBuffer buffer, AlignedBuffer::Allocate(kernels::kScratchBytes));
     impl->scratch.push_back(std::move(buffer));
@@ -149,10 +173,8 @@ absl::Status ComputePool::Run(uint32_t units, uint32_t grain, UnitFunction fn) {
     return absl::OkStatus();
   }
   Impl& impl = *impl_;
-  impl.job.next.store(0, std::memory_order_relaxed);
+  impl.Divide(units, std::max(grain, 1U));
   impl.job.code.store(kernels::kOk, std::memory_order_relaxed);
-  impl.job.units = units;
-  impl.job.grain = grain == 0 ? 1 : grain;
   impl.job.fn = &fn;
   const bool alone = units <= impl.job.grain || impl.threads.empty();
   if (!alone) {

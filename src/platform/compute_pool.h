@@ -52,9 +52,9 @@ class ComputePool {
   [[nodiscard]] uint32_t num_workers() const { return num_workers_; }
 
   // Calls fn over disjoint ranges that cover [0, units), on all workers, in pieces of at least
-  // `grain` units claimed dynamically; returns when all are done. Allocates nothing. `units` ≤
-  // grain runs on the caller alone. ERRORS: the first kernel code other than 0, as Status (see
-  // ToStatus); the other pieces still run.
+  // `grain` units: each worker begins with consecutive ones and helps the others then. Returns when
+  // all are done. Allocates nothing. `units` ≤ grain runs on the caller alone. ERRORS: the first
+  // kernel code other than 0, as Status (see ToStatus); the other pieces still run.
   absl::Status Run(uint32_t units, uint32_t grain, UnitFunction fn);
 
  private:
