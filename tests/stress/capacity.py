@@ -31,7 +31,7 @@ from sparse_requests import (ALGORITHMS, STRIPE, WITH_GATES, Documents, Largest,
 import arrivals
 import harness
 import streams
-from equality import STRIPE_BYTES
+from default_model import STRIPE_BYTES
 from progress import Progress
 from results import Results
 

@@ -20,10 +20,10 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "e2e"))
 
 import harness  # noqa: E402
+from default_model import STRIPE_BYTES  # noqa: E402
 from progress import Progress  # noqa: E402
 
 SHORTEST = 97
-STRIPE_BYTES = 64 * 23040  # of the default model
 WORDS = ("river stone light garden winter number music window paper silver ocean letter forest bridge candle 17 2048 if else return "
          "zwölf été 日本 The quick, (brown) fox; jumps -- over? \"lazy\" dogs!").split()
 

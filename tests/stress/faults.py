@@ -22,7 +22,8 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "e2e"))
 
 import harness  # noqa: E402
-from equality import STRIPE_BYTES, answer  # noqa: E402
+from default_model import STRIPE_BYTES  # noqa: E402
+from equality import answer  # noqa: E402
 from faulty import FaultyServer  # noqa: E402
 from progress import Progress  # noqa: E402
 from restarts import token_prompt  # noqa: E402

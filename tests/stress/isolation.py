@@ -24,7 +24,7 @@ import time
 from sparse_requests import (ALGORITHMS, WITH_GATES, Documents, Largest, Texts, ask, finish, request_body, running_requests,  # finds harness
                              sparse_steps, wait_until_idle)
 import harness
-from equality import STRIPE_BYTES
+from default_model import STRIPE_BYTES
 from progress import Progress
 from results import Results
 

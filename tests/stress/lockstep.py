@@ -25,12 +25,10 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "e2e"))
 
 import harness  # noqa: E402
-from equality import STRIPE_BYTES, answer  # noqa: E402
+from default_model import STRIPE_BYTES, fast_bytes  # noqa: E402
+from equality import answer  # noqa: E402
 from progress import Progress  # noqa: E402
 
-PAGE_BYTES = 4096  # of the default model
-GROUPS = 30 * 3
-RINGS = 2 * 64  # frames of the rings of two threads
 MIN_COMPARED = 10000
 MAX_BOOKKEEPING_SHARE = 0.5
 BENCH_REPETITIONS = 5
@@ -48,8 +46,8 @@ def make_prompts(count, length):
     return prompts
 
 
-def fast_bytes(frames_per_group):
-    return ["--kv-fast-bytes", str((RINGS + GROUPS * frames_per_group) * PAGE_BYTES)]
+def mirror(frames_per_group):
+    return ["--kv-mode", "mirror", "--kv-fast-bytes", str(fast_bytes(frames_per_group))]
 
 
 def simulate(path, *options):
@@ -161,18 +159,18 @@ def main():
     drawn = [*context, "--kv-synthetic-selection", "medium", "--kv-synthetic-pages", "32"]
     # Frames of a group for all requests: ratio 2 for each of them, and a quarter of their pages.
     some, quarter = options.requests * 111, sum(map(len, prompts)) // 16 // 4
-    record_and_replay("synthetic selection", [*drawn, "--kv-mode", "mirror", *fast_bytes(some)], prompts, options.tokens, failures)
-    record_and_replay("dense, two choices", [*context, "--kv-mode", "mirror", *fast_bytes(quarter)], prompts, options.tokens // 2, failures,
+    record_and_replay("synthetic selection", [*drawn, *mirror(some)], prompts, options.tokens, failures)
+    record_and_replay("dense, two choices", [*context, *mirror(quarter)], prompts, options.tokens // 2, failures,
                       n=2, temperature=1, logprobs=None)
     short = [p[:600 + 37 * i] for i, p in enumerate(prompts[:4])]
     stripes = sum((len(p) + 256) // 64 + 1 for p in short)
     tight = ["--kv-host-bytes", str((stripes * 108 // 100 + 2) * STRIPE_BYTES)]
-    run = record_and_replay("synthetic selection, preempted", [*drawn, *tight, "--kv-mode", "mirror", *fast_bytes(some)], short, LONG_ANSWER,
+    run = record_and_replay("synthetic selection, preempted", [*drawn, *tight, *mirror(some)], short, LONG_ANSWER,
                             failures, cache_prompt=False)
     if run.preemptions == 0:
         failures.append("preempted: no preemption")
     # No more frames than a step needs, so that pages only go back and forth, over a link that is slower than this machine computes.
-    loose = [*context, "--kv-synthetic-selection", "loose", "--kv-synthetic-pages", "16", "--kv-buffer-ratio", "0", *fast_bytes(48)]
+    loose = [*context, "--kv-synthetic-selection", "loose", "--kv-synthetic-pages", "16", "--kv-buffer-ratio", "0", "--kv-fast-bytes", str(fast_bytes(48))]
     for rate in LINK_RATES:
         run = record_and_replay(f"synthetic selection, link of {rate} GB/s", [*loose, "--kv-mode", "emulated-link", "--sim-link-gbps", rate],
                                 [prompts[0][:1500], prompts[2][:1540]], 100, failures)

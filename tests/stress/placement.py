@@ -21,12 +21,11 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "e2e"))
 
 import harness  # noqa: E402
-from equality import STRIPE_BYTES, answer, make_prompts  # noqa: E402
+from default_model import STRIPE_BYTES, fast_bytes  # noqa: E402
+from equality import answer, make_prompts  # noqa: E402
 from progress import Progress  # noqa: E402
 from results import Results  # noqa: E402
 
-PAGE_BYTES = 4096  # of the default model
-LAYERS, HEADS, SPAN_PAGES = 30, 3, 64
 MIN_MOVES = 1000
 LONG_ANSWER = 500
 TOGETHER_ANSWER = 256  # tokens: more steps than the other seven prompts take
@@ -89,7 +88,7 @@ def short_ones(prompts, context):
 
 def dense(context, prompts, tokens, failures):
     kv_bytes = sum(len(p) + tokens for p in sorted(prompts, key=len)[-16:]) * STRIPE_BYTES // 64
-    least = 2 * SPAN_PAGES * PAGE_BYTES
+    least = fast_bytes(0)
     fast = {"at the hard minimum": least, "a quarter of the KV": kv_bytes // 4, "unbounded": 2 * kv_bytes}
     reference = Run("in place", context, prompts, tokens, cache_prompt=False)
     for name, size in fast.items():
@@ -107,7 +106,7 @@ def dense(context, prompts, tokens, failures):
             failures.append("mirror with a disk tier: nothing was stored")
     shortest = short_ones(prompts, context)
     plain = Run("in place, long answers", context, shortest, LONG_ANSWER, 8, cache_prompt=False)
-    pressed = context + tight_host(shortest) + ["--kv-mode", "mirror", "--kv-fast-bytes", str(least + 90 * 16 * 4 * PAGE_BYTES)]
+    pressed = context + tight_host(shortest) + ["--kv-mode", "mirror", "--kv-fast-bytes", str(fast_bytes(16 * 4))]
     run = Run("mirror, preempted", pressed, shortest, LONG_ANSWER, 8, cache_prompt=False)
     compare("mirror, preempted", run, plain, failures)
     if run.preemptions == 0:
@@ -117,16 +116,15 @@ def dense(context, prompts, tokens, failures):
 def synthetic(context, prompts, tokens, failures):
     """The same with drawn page selections: "synthetic selection"."""
     selection = ["--kv-synthetic-selection", "medium", "--kv-synthetic-pages", "16"]
-    groups = LAYERS * HEADS
     reference = Run("synthetic selection, in place", context + selection, prompts, tokens, cache_prompt=False)
     for ratio in ("0", "2.7", "5", "9"):
-        size = 2 * SPAN_PAGES * PAGE_BYTES + 16 * groups * 21 * (1 + float(ratio)) * PAGE_BYTES
+        size = fast_bytes(16 * 21 * (1 + float(ratio)))
         label = f"synthetic selection, mirror, buffer ratio {ratio}"
-        run = Run(label, context + selection + ["--kv-mode", "mirror", "--kv-buffer-ratio", ratio, "--kv-fast-bytes", str(int(size))],
+        run = Run(label, context + selection + ["--kv-mode", "mirror", "--kv-buffer-ratio", ratio, "--kv-fast-bytes", str(size)],
                   prompts, tokens, cache_prompt=False)
         compare(label, run, reference, failures)
     label = "synthetic selection, mirror at half the floors"
-    size = 2 * SPAN_PAGES * PAGE_BYTES + 16 * groups * 24 * PAGE_BYTES
+    size = fast_bytes(16 * 24)
     run = Run(label, context + selection + ["--kv-mode", "mirror", "--kv-fast-bytes", str(size)], prompts, tokens, cache_prompt=False)
     compare(label, run, reference, failures)
     link = ["--kv-mode", "emulated-link", "--sim-link-gbps", "20", "--kv-fast-bytes", str(int(64 * 2 ** 20))]

@@ -21,12 +21,11 @@ import tempfile
 
 from sparse_requests import ALGORITHMS, STRIPE, WITH_GATES, Documents, Largest, Texts, ask, finish, wait_until_idle  # finds harness
 import harness
-from equality import STRIPE_BYTES
+from default_model import GROUPS, STRIPE_BYTES
 from page_trace import decode_selections
 from progress import Progress
 from results import Results
 
-GROUPS = 30 * 3  # layers and KV heads of the default model
 SEGMENT = 1024  # what RetroInfer indexes at a time
 QUESTION = 40  # tokens of a question
 SETTINGS = {

@@ -11,7 +11,8 @@ import charts
 import real
 import roofs
 import traces
-from common import HEADS, LAYERS, Gate, Result, Table, at_least, at_most
+from common import Gate, Result, Table, at_least, at_most
+from default_model import HEADS, LAYERS
 
 CONTEXT, SHARE = 7500, 0.125
 LONG_CONTEXT, LONG_SHARE = 32000, 0.0625

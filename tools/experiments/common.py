@@ -12,8 +12,6 @@ sys.path += [str(ROOT / "tests" / "e2e"), str(ROOT / "tests" / "stress")]
 
 from progress import Progress  # noqa: E402
 
-PAGE_BYTES = 4096  # of the default model: 16 tokens of 64 elements
-LAYERS, HEADS = 30, 3
 PROFILES = ["sticky", "medium", "loose"]
 
 

@@ -7,7 +7,8 @@ import types
 
 import charts
 import real
-from common import PAGE_BYTES, Gate, Result, Table, percent
+from common import Gate, Result, Table, percent
+from default_model import PAGE_BYTES
 
 SHARE = 0.06
 # Runs that differ by less say nothing about an order.

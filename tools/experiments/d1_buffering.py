@@ -5,7 +5,8 @@ import types
 
 import charts
 import real
-from common import HEADS, LAYERS, PAGE_BYTES, Gate, Result, Table, at_least, percent
+from common import Gate, Result, Table, at_least, percent
+from default_model import HEADS, LAYERS, PAGE_BYTES
 
 SHARE = 0.125
 LINK_GBPS, LINK_LATENCY_US = 0.38, 10

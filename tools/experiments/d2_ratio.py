@@ -3,7 +3,8 @@ import math
 
 import charts
 import served
-from common import LAYERS, PROFILES, Result, Table, at_most, percent
+from common import PROFILES, Result, Table, at_most, percent
+from default_model import LAYERS
 
 RATIOS = [0, 0.5, 1, 2, 3, 4, 5, 6, 8, 12, math.inf]
 SERVER_RATIOS = [0, 1, 3, 5, 8]

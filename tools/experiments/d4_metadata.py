@@ -1,6 +1,7 @@
 """D4: bytes of page tables, two-level beside flat, and what a look-up costs."""
 import charts
-from common import HEADS, LAYERS, Gate, Result, Table, at_least, at_most, median_of
+from common import Gate, Result, Table, at_least, at_most, median_of
+from default_model import HEADS, LAYERS
 
 CONTEXTS = [8192 << i for i in range(8)]  # 8K … 1M
 SLOTS = [1, 4, 16, 64]

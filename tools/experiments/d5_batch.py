@@ -6,7 +6,8 @@ import types
 
 import charts
 import real
-from common import HEADS, LAYERS, Gate, Result, Table
+from common import Gate, Result, Table
+from default_model import HEADS, LAYERS
 
 SHARE, RATIO = 0.03, 1
 PAGE_TOKENS = 16

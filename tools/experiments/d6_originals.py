@@ -7,7 +7,8 @@ import types
 import charts
 import d2_recorded
 import real
-from common import HEADS, LAYERS, PAGE_BYTES, Gate, Result, Table, at_least, at_most
+from common import Gate, Result, Table, at_least, at_most
+from default_model import HEADS, LAYERS, PAGE_BYTES
 
 ORIGINALS = {"shadowkv": "a buffer for one selection", "retroinfer": "cache of 5 % and execution buffer", "seer_r": "all KV in fast memory"}
 LINK_GBPS = 0.38

@@ -12,7 +12,8 @@ import subprocess
 import sys
 
 import harness
-from common import HEADS, LAYERS, ROOT
+from common import ROOT
+from default_model import HEADS, LAYERS
 
 THREADS = 2
 STRIPE, SEGMENT = 64, 1024

@@ -4,7 +4,7 @@ Every figure made here is emulated (link) and synthetic (selections). Two reques
 so that the difference of their counters is that of the later steps alone.
 """
 import harness
-from common import HEADS, LAYERS, PAGE_BYTES
+from default_model import HEADS, LAYERS, PAGE_BYTES, fast_bytes
 
 MAX_MODEL_LEN = 8192
 PROMPT_TOKENS = 7900
@@ -13,9 +13,7 @@ ALWAYS = 5  # the first page, and the tile of the row
 WARMUP_STEPS = 100
 STEPS = 256  # the schedule begins anew behind them
 THREADS = 2
-RING_PAGES = 64  # per thread: 1,024 tokens
 RUN_FRAMES = 8
-GROUPS = LAYERS * HEADS
 # Fast bandwidth over link of an H200-like host on this kind of machine, and a PCIe round trip.
 LINK_GBPS = 0.38
 LINK_LATENCY_US = 10
@@ -64,7 +62,7 @@ def decode(lab, profile, ratio=5.0, mode="emulated-link", link_gbps=LINK_GBPS):
                  "--kv-synthetic-selection", profile, "--kv-synthetic-pages", str(SELECTED), "--kv-mode", mode]
     if mode != "in-place":
         frames = int(frames_for(ratio))
-        arguments += ["--kv-fast-bytes", str((THREADS * RING_PAGES + GROUPS * frames) * PAGE_BYTES), "--kv-buffer-ratio", str(min(ratio, 15))]
+        arguments += ["--kv-fast-bytes", str(fast_bytes(frames, THREADS)), "--kv-buffer-ratio", str(min(ratio, 15))]
     if mode == "emulated-link":
         arguments += ["--sim-link-gbps", str(link_gbps), "--sim-link-latency-us", str(LINK_LATENCY_US)]
     with harness.Server(*arguments, fixture=False) as server:

@@ -5,9 +5,9 @@ import tempfile
 import unittest
 
 from faulty import FaultyServer, binary
+from default_model import STRIPE_BYTES
 from harness import ADMIN_KEY, Server
 
-STRIPE_BYTES = 64 * 23040  # of the default model
 CONTEXT = ["--max-model-len", "512"]
 
 

@@ -1,10 +1,10 @@
 """Where pages of KV are changes no answer: in place, through a fast tier that is far too small, over an emulated link."""
 import unittest
 
+from default_model import fast_bytes
 from harness import ADMIN_KEY, Server
 
 PROMPT = " ".join(f"Item {i} costs {i * 37 % 1000} coins." for i in range(200))  # more pages than a ring has frames
-LEAST = 2 * 128 * 4096  # rings of two threads
 
 
 class PlacementTest(unittest.TestCase):
@@ -32,7 +32,7 @@ class PlacementTest(unittest.TestCase):
     def test_dense(self):
         expected, counters = self.answers()
         self.assertEqual(counters["page_misses"], 0)
-        found, counters = self.answers("--kv-mode", "mirror", "--kv-fast-bytes", str(LEAST))
+        found, counters = self.answers("--kv-mode", "mirror", "--kv-fast-bytes", str(fast_bytes(0)))
         self.assertEqual(found, expected)
         self.assertEqual(counters["page_hits"], 0)
         self.assertEqual(counters["page_streams"], counters["page_misses"])
@@ -94,7 +94,7 @@ class PlacementTest(unittest.TestCase):
         server = Server("--kv-mode", "mirror", "--kv-fast-bytes", "4KiB", "--threads", "2", wait=False)
         self.addCleanup(server.stop)
         self.assertNotEqual(server.process.wait(60), 0)
-        self.assertIn("--kv-fast-bytes must be at least 1048576", server.log_text())
+        self.assertIn(f"--kv-fast-bytes must be at least {fast_bytes(0)}", server.log_text())
 
 
 if __name__ == "__main__":
