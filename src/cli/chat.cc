@@ -164,6 +164,7 @@ class Conversation {
                                  .tenant = "",
                                  .key_name = "",
                                  .min_priority = 0,
+                                 .fairness_id = "",
                                  .received = SteadyClock().Now(),
                                  .deadline = std::nullopt};
     auto prepared = service_.Prepare(serving::Endpoint::kChat, Body(), caller);

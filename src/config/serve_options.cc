@@ -77,6 +77,12 @@ void AddApiOptions(OptionTable& table, serving::ServingOptions& serving) {
              .show = [&serving]() -> OptionValue {
                return serving.seed.has_value() ? OptionValue(*serving.seed) : OptionValue();
              }});
+  table.Choice<serving::FairShareBy>("fair-share",
+                                     &serving.fair_share,
+                                     {{"off", serving::FairShareBy::kNobody},
+                                      {"key", serving::FairShareBy::kKey},
+                                      {"user", serving::FairShareBy::kUser}},
+                                     "whose waiting requests of one priority take turns");
   table.Choice<serving::UnknownFields>(
       "unknown-fields",
       &serving.unknown_fields,

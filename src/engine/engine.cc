@@ -182,7 +182,7 @@ std::vector<ActiveRequest> Engine::Impl::ActiveRequests() const {
                       progress.cached_tokens.load(),
                       std::chrono::duration_cast<std::chrono::milliseconds>(now - info.submitted),
                       progress.kv_bytes.load(),
-                      info.fairness_key});
+                      info.key_name});
   }
   return active;
 }

@@ -49,7 +49,8 @@ struct EngineRequest {
                                        // stripes enter the prefix cache only once their tokens were
                                        // taken from the stream. False: as soon as they are full
   bool report_progress = false;        // kPrefill events
-  std::string fairness_key;            // for listings
+  std::string key_name;                // for listings
+  std::string sender;                  // whose share of the service it takes; empty: no shares
   std::string tenant;                  // whose it is, for traces; empty: nobody's in particular
   std::optional<SparseDecode> decode;  // nullopt: the engine's
   uint32_t audit_every = 0;  // every so many sparse steps are computed densely as well, for
@@ -95,7 +96,7 @@ struct ActiveRequest {
   uint32_t cached_tokens;
   std::chrono::milliseconds age;
   uint64_t kv_bytes;
-  std::string fairness_key;
+  std::string key_name;
 };
 
 struct EngineLoad {

@@ -180,15 +180,12 @@ std::unique_ptr<Request> FrontDesk::MakeRequest(EngineRequest spec) {
     request->unit_ids = UnitIds(*request, spec);
   }
   request->choices.resize(num_choices);
-  request->stream =
-      std::make_shared<StreamState>(inbox_,
-                                    StreamState::Info{spec.id,
-                                                      spec.fairness_key,
-                                                      spec.priority,
-                                                      static_cast<uint32_t>(spec.prompt.size()),
-                                                      now},
-                                    num_choices,
-                                    std::max(options_.stream_capacity_events, num_choices + 64));
+  request->stream = std::make_shared<StreamState>(
+      inbox_,
+      StreamState::Info{
+          spec.id, spec.key_name, spec.priority, static_cast<uint32_t>(spec.prompt.size()), now},
+      num_choices,
+      std::max(options_.stream_capacity_events, num_choices + 64));
   request->spec = std::move(spec);
   return request;
 }

@@ -13,6 +13,7 @@
 #include "base/hash.h"
 #include "base/ids.h"
 #include "engine/engine.h"
+#include "engine/fair_share.h"
 #include "engine/stream_state.h"
 #include "engine/stripe_methods.h"
 #include "kv/disk_tier.h"
@@ -107,7 +108,8 @@ struct Request {
   uint64_t arrival = 0;
   uint32_t priority_class = 0;
   BudgetGroupId group;
-  std::atomic<bool> displaced{false};  // pushed out of the queue; set by Inbox
+  FairShare::Account* account = nullptr;  // of its sender, where senders have shares
+  std::atomic<bool> displaced{false};     // pushed out of the queue; set by Inbox
 
   TimePoint submitted;
   std::optional<TimePoint> deadline;       // spec.deadline

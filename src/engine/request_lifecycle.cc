@@ -37,6 +37,9 @@ void RequestLifecycle::Add(std::unique_ptr<Request> request) {
   Request& added = *request;
   added.stream->request = &added;
   added.group = BudgetGroupId(added.arrival);
+  if (!added.spec.sender.empty()) {
+    added.account = &shares_.Join(added.spec.sender);
+  }
   for (uint32_t index = 0; index < added.num_choices(); ++index) {
     Choice& choice = added.choices[index];
     choice.request = &added;
@@ -189,6 +192,9 @@ void RequestLifecycle::CountAdmission(Choice& choice,
 
 void RequestLifecycle::Started(Request& request, uint32_t cached_tokens, TimePoint now) {
   const EngineMetrics& metrics = parts_.metrics;
+  if (request.account != nullptr) {
+    request.account->served += (request.prompt_size() - cached_tokens) * FairShare::kPromptToken;
+  }
   request.admitted = now;
   request.stats.prompt_tokens = request.prompt_size();
   request.stats.cached_tokens = cached_tokens;
@@ -338,6 +344,9 @@ void RequestLifecycle::AddToken(Choice& choice, StreamEvent&& event, TimePoint n
   choice.history.push_back(token);
   ++choice.num_generated;
   parts_.metrics.generation_tokens.Add();
+  if (request.account != nullptr) {
+    request.account->served += FairShare::kGeneratedToken;
+  }
   if (!request.first_token.has_value()) {
     request.first_token = now;
     request.stats.time_to_first_token = now - request.submitted;
@@ -486,6 +495,9 @@ void RequestLifecycle::End(Request& request, EndCause cause, TimePoint now) {
     event.retry_after = parts_.throughput.RetryAfter(waiting.requests, waiting.tokens);
   }
   request.stream->request = nullptr;
+  if (request.account != nullptr) {
+    shares_.Leave(*std::exchange(request.account, nullptr));
+  }
   const auto owner = std::ranges::find(
       requests_, &request, [](const std::unique_ptr<Request>& each) { return each.get(); });
   SPINDLE_CHECK(owner != requests_.end());

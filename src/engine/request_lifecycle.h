@@ -14,6 +14,7 @@
 #include "engine/disk_prefix.h"
 #include "engine/engine_metrics.h"
 #include "engine/engine_options.h"
+#include "engine/fair_share.h"
 #include "engine/fast_budget.h"
 #include "engine/inbox.h"
 #include "engine/request.h"
@@ -139,6 +140,7 @@ class RequestLifecycle {
   void RefreshProgress(Request& request);
 
   Parts parts_;
+  FairShare shares_;
   std::vector<std::unique_ptr<Request>> requests_;
   std::vector<Choice*> waiting_;
   std::vector<Choice*> running_;

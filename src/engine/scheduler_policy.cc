@@ -26,7 +26,11 @@ uint32_t AgedClass(uint32_t priority_class, Duration waited, Duration aging) {
 bool RunsBefore(const WaitingRank& a, const WaitingRank& b, SchedulingPolicy policy) {
   const bool by_class = policy == SchedulingPolicy::kPriority;
   const auto key = [by_class](const WaitingRank& rank) {
-    return std::tuple(by_class ? rank.aged_class : 0U, !rank.resumed, rank.arrival, rank.choice);
+    return std::tuple(by_class ? rank.aged_class : 0U,
+                      !rank.resumed,
+                      rank.resumed ? 0U : rank.served,
+                      rank.arrival,
+                      rank.choice);
   };
   return key(a) < key(b);
 }

@@ -192,19 +192,42 @@ void StepPlanner::PlacePrefills(RowBudget* rows) {
 }
 
 void StepPlanner::SortCandidates(TimePoint now) {
+  const auto sort = [this] {
+    std::ranges::sort(candidates_, [this](const Candidate& a, const Candidate& b) {
+      return RunsBefore(a.rank, b.rank, options_.policy);
+    });
+  };
   candidates_.clear();
+  bool shares = false;
   for (Choice* choice : lifecycle_.waiting()) {
     const Request& request = *choice->request;
-    candidates_.push_back(
-        {choice,
-         {AgedClass(request.priority_class, now - request.submitted, options_.priority_aging),
-          choice->resumed,
-          request.arrival,
-          choice->index}});
+    const WaitingRank rank = {
+        .aged_class =
+            AgedClass(request.priority_class, now - request.submitted, options_.priority_aging),
+        .resumed = choice->resumed,
+        .served = 0,
+        .arrival = request.arrival,
+        .choice = choice->index};
+    candidates_.push_back({choice, rank});
+    if (request.account != nullptr) {
+      request.account->queued = 0;
+      shares = true;
+    }
   }
-  std::ranges::sort(candidates_, [this](const Candidate& a, const Candidate& b) {
-    return RunsBefore(a.rank, b.rank, options_.policy);
-  });
+  sort();
+  if (!shares) {
+    return;
+  }
+  // Several requests of a sender may start in this step: each ranks behind what the ones before it
+  // will take.
+  for (Candidate& candidate : candidates_) {
+    const Request& request = *candidate.choice->request;
+    if (request.account != nullptr && !candidate.rank.resumed) {
+      candidate.rank.served = request.account->served + request.account->queued;
+      request.account->queued += request.prompt_size() * FairShare::kPromptToken;
+    }
+  }
+  sort();
 }
 
 void StepPlanner::Admit(TimePoint now, RowBudget* rows) {

@@ -32,7 +32,7 @@ class StreamState : public std::enable_shared_from_this<StreamState> {
  public:
   struct Info {
     std::string id;
-    std::string fairness_key;
+    std::string key_name;
     int32_t priority = 0;
     uint32_t prompt_tokens = 0;
     TimePoint submitted;

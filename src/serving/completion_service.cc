@@ -58,6 +58,21 @@ std::string_view TypeName(DType type) {
   return type == DType::kF32 ? "f32" : "bf16";
 }
 
+// Whose share of the service a request takes: a digest of the key and of the user whom the request
+// is for, where that counts.
+std::string SenderOf(FairShareBy by, const PreparedRequest& request, const Caller& caller) {
+  if (by == FairShareBy::kNobody) {
+    return {};
+  }
+  const bool names_user = by == FairShareBy::kUser && caller.fairness_id.empty();
+  const Digest digest = Sha256()
+                            .Field("sender")
+                            .Field(caller.tenant)
+                            .Field(names_user ? request.user : caller.fairness_id)
+                            .Finish();
+  return {digest.begin(), digest.end()};
+}
+
 // At least as long as the longest normalised character, which tokens may be shorter than.
 uint64_t LongestTokenBytes(const text::Tokenizer& tokenizer) {
   uint64_t longest = 16;
@@ -360,7 +375,8 @@ engine::EngineRequest CompletionService::ToEngineRequest(const PreparedRequest& 
   out.max_tokens_given = request.max_tokens_given;
   out.may_stop_early = !request.stop.empty();
   out.report_progress = request.progress;
-  out.fairness_key = caller.key_name;
+  out.key_name = caller.key_name;
+  out.sender = SenderOf(options_.fair_share, request, caller);
   out.tenant = caller.tenant;
   out.deadline = caller.deadline;
   return out;

@@ -54,6 +54,7 @@ struct Caller {
   std::string key_name;      // for logs
   int32_t min_priority = 0;  // smallest priority value the key may send
   bool retention = false;    // the key may have its KV kept beyond its requests
+  std::string fairness_id;   // for whom a trusted key asks; empty: for itself
   TimePoint received;        // last body byte
   std::optional<TimePoint> deadline;
 };
@@ -93,6 +94,7 @@ struct PreparedRequest {
   bool uses_disk = true;           // its KV may go to and come from the disk tier
   uint64_t retention_seconds = 0;  // > 0: the KV is kept on disk
   std::string session;             // under this name; empty = one that follows from the content
+  std::string user;                // the body's safety_identifier, else its user
   int32_t priority = 0;
   uint32_t best_of = 0;                     // > n: the n best by mean log-probability are returned
   std::vector<std::string> ignored_fields;  // x-spindle-ignored: at most 16 names, made header-safe

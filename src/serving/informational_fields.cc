@@ -22,12 +22,14 @@ MaybeError ReadAndDropString(JsonValue value, std::string_view path) {
 }
 
 // A string of at most `max` characters.
-MaybeError CheckShortString(JsonValue value, std::string_view path, uint64_t max) {
-  std::string text;
-  if (MaybeError error = ReadString(value, path, &text); error.has_value()) {
+MaybeError ReadShortString(JsonValue value,
+                           std::string_view path,
+                           uint64_t max,
+                           std::string* text) {
+  if (MaybeError error = ReadString(value, path, text); error.has_value()) {
     return error;
   }
-  if (CountCodePoints(text) > max) {
+  if (CountCodePoints(*text) > max) {
     return InvalidRequest("invalid_value",
                           std::string(path),
                           fmt::format("'{}' may have at most {} characters.", path, max));
@@ -179,7 +181,8 @@ MaybeError ReadMetadata(JsonValue value, const FieldContext& /*context*/) {
           "metadata",
           fmt::format("A key of 'metadata' may have at most {} characters.", kMaxKey));
     }
-    if (MaybeError error = CheckShortString(member.value(), "metadata." + key, kMaxValue);
+    std::string ignored;
+    if (MaybeError error = ReadShortString(member.value(), "metadata." + key, kMaxValue, &ignored);
         error.has_value()) {
       return error;
     }
@@ -187,12 +190,19 @@ MaybeError ReadMetadata(JsonValue value, const FieldContext& /*context*/) {
   return std::nullopt;
 }
 
-MaybeError ReadUser(JsonValue value, const FieldContext& /*context*/) {
-  return ReadAndDropString(value, "user");
+MaybeError ReadUser(JsonValue value, const FieldContext& context) {
+  std::string user;
+  if (MaybeError error = ReadString(value, "user", &user); error.has_value()) {
+    return error;
+  }
+  if (context.out->prepared.user.empty()) {  // else there is a safety_identifier, its successor
+    context.out->prepared.user = std::move(user);
+  }
+  return std::nullopt;
 }
 
-MaybeError ReadSafetyIdentifier(JsonValue value, const FieldContext& /*context*/) {
-  return CheckShortString(value, "safety_identifier", 64);
+MaybeError ReadSafetyIdentifier(JsonValue value, const FieldContext& context) {
+  return ReadShortString(value, "safety_identifier", 64, &context.out->prepared.user);
 }
 
 MaybeError ReadServiceTier(JsonValue value, const FieldContext& /*context*/) {

@@ -15,6 +15,9 @@ namespace spindle::serving {
 
 enum class UnknownFields : uint8_t { kIgnore, kReject };
 
+// Among whom waiting requests of one priority class share the service.
+enum class FairShareBy : uint8_t { kNobody, kKey, kUser };
+
 struct ServingOptions {
   std::vector<std::string> served_names;       // --served-model-name; at least one; no duplicates
   std::string model_path;                      // "root" of the model listing
@@ -28,6 +31,7 @@ struct ServingOptions {
   // take together; --answer-memory.
   uint64_t answer_memory_bytes = uint64_t{128} << 20;
   UnknownFields unknown_fields = UnknownFields::kIgnore;
+  FairShareBy fair_share = FairShareBy::kNobody;  // --fair-share
   bool trust_request_chat_template = false;
   bool logprobs_processed = false;  // --logprobs-mode processed
   // Server sampling defaults; unset = the model's generation configuration, else the API's.

@@ -29,6 +29,10 @@ struct ApiKeyOptions {
   std::string admin_key_file = {};           // --admin-api-key-file; each entry is an admin key
 };
 
+// Header (HTTP) or metadata (gRPC) in which a trusted caller says for whom it asks, for fair
+// shares; the name is that of the Kubernetes inference gateways.
+inline constexpr const char* kFairnessHeader = "x-gateway-inference-fairness-id";
+
 // What a path asks for, the transport's view; public paths ask nothing.
 enum class KeyScope : uint8_t { kUser, kAdmin };
 

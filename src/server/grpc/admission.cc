@@ -97,6 +97,8 @@ Result<AdmittedCall> Admission::Admit(const grpc::CallbackServerContext& context
                  .key_name = grant.name,
                  .min_priority = grant.min_priority,
                  .retention = grant.retention,
+                 .fairness_id = std::string(
+                     grant.trusted ? Metadata(context, kFairnessHeader).value_or("") : ""),
                  .received = SteadyClock().Now(),
                  .deadline = Deadline(context)};
   return call;

@@ -37,6 +37,7 @@ struct Exchange {
   bool header_names_id = false;  // else the body may
   Route route;
   ApiKeys::Grant grant;
+  std::string fairness_id;  // for whom a trusted key asks
   ApiKeys::Slot slot;
   TimePoint begun;     // head complete, or its first byte where it never was
   TimePoint received;  // last body byte

@@ -95,6 +95,9 @@ void Connection::OnHead() {
   std::optional<Response> refusal =
       CheckHead(context_, exchange.route, head, loopback_peer_, &exchange.grant);
   exchange.record.key_name = exchange.grant.name;
+  if (const std::string* id = head.Find(kFairnessHeader); id != nullptr && exchange.grant.trusted) {
+    exchange.fairness_id = *id;
+  }
   if (refusal.has_value()) {
     Refuse(*std::move(refusal));
     return;
@@ -311,6 +314,7 @@ serving::Caller Connection::CallerOfExchange() const {
   caller.key_name = exchange_->grant.name;
   caller.min_priority = exchange_->grant.min_priority;
   caller.retention = exchange_->grant.retention;
+  caller.fairness_id = exchange_->fairness_id;
   caller.received = exchange_->received;
   return caller;
 }

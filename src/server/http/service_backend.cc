@@ -140,7 +140,7 @@ serving::Result<std::string> ServiceBackend::ListRequests() const {
     AppendMember("age_ms", static_cast<uint64_t>(request.age.count()), &json);
     AppendMember("sparse_algorithm", "dense", &json);
     AppendMember("fast_bytes", request.kv_bytes, &json);
-    AppendMember("key_name", request.fairness_key, &json);
+    AppendMember("key_name", request.key_name, &json);
     json += '}';
   }
   json += ']';

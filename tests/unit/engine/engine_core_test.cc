@@ -471,6 +471,50 @@ TEST(EngineCore, UrgentClassesGoFirstAndAgingEndsTheWait) {
   EXPECT_TRUE(high->done());
 }
 
+// One sequence at a time: order of completion is order of admission.
+TEST(EngineCore, SendersTakeTurns) {
+  for (const bool shares : {false, true}) {
+    EngineWorld::Options options;
+    options.engine.max_num_seqs = 1;
+    EngineWorld world(options);
+    std::vector<std::string> ended;
+    std::vector<std::pair<std::string, decltype(world.Submit(EngineRequest()))>> clients;
+    const auto submit = [&](const std::string& sender, uint32_t prompt_tokens) {
+      EngineRequest request =
+          Endless(MakePrompt(prompt_tokens, static_cast<uint32_t>(clients.size() + 1)), 5);
+      request.sender = shares ? sender : "";
+      clients.emplace_back(sender, world.Submit(request));
+    };
+    for (int i = 0; i < 4; ++i) {
+      submit("many", 40);
+    }
+    submit("long", 200);
+    submit("short", 10);
+    submit("short", 10);
+    while (ended.size() < clients.size()) {
+      world.core.Step();
+      for (auto& [sender, client] : clients) {
+        if (client == nullptr) {
+          continue;
+        }
+        client->Read();
+        if (client->done()) {
+          ended.push_back(sender);
+          client = nullptr;
+        }
+      }
+    }
+    const std::vector<std::string> by_arrival = {
+        "many", "many", "many", "many", "long", "short", "short"};
+    // All begin level; a prompt costs its tokens, an answer 20. Behind one request of each come
+    // short (30), many (60, twice 120), and so on.
+    const std::vector<std::string> by_turns = {
+        "many", "long", "short", "short", "many", "many", "many"};
+    EXPECT_EQ(ended, shares ? by_turns : by_arrival);
+    EXPECT_TRUE(world.core.CheckIntegrity().ok());
+  }
+}
+
 TEST(EngineCore, LookAheadIsBounded) {
   EngineWorld::Options options;
   options.num_stripes = 40;

@@ -119,6 +119,7 @@ class World {
       EngineRequest& request = actor.request;
       request.id = "r" + std::to_string(i);
       request.prompt = RandomPrompt();
+      request.sender = Chance(3) ? "" : std::string(1, static_cast<char>('a' + Below(3)));
       SamplingParams& sampling = request.sampling;
       sampling.temperature = Chance(2) ? 0.0F : 1.0F;
       sampling.seed = random_();

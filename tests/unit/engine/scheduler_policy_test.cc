@@ -50,14 +50,21 @@ TEST(SchedulerPolicy, WaitingOrder) {
   };
   using enum SchedulingPolicy;
   const std::vector<Row> rows = {
-      {"lower class first", {1, false, 9, 0}, {2, false, 1, 0}, kPriority},
-      {"class ignored by fcfs", {2, false, 1, 0}, {1, false, 9, 0}, kFcfs},
-      {"earlier first", {2, false, 1, 0}, {2, false, 2, 0}, kPriority},
-      {"resumed first in its class", {2, true, 7, 0}, {2, false, 2, 0}, kPriority},
-      {"resumed not before a better class", {1, false, 7, 0}, {2, true, 2, 0}, kPriority},
-      {"resumed in order of arrival", {2, true, 2, 0}, {2, true, 7, 0}, kPriority},
-      {"resumed first also in fcfs", {4, true, 7, 0}, {0, false, 2, 0}, kFcfs},
-      {"choices in order", {2, true, 2, 0}, {2, true, 2, 1}, kPriority},
+      {"lower class first", {1, false, 0, 9, 0}, {2, false, 0, 1, 0}, kPriority},
+      {"class ignored by fcfs", {2, false, 0, 1, 0}, {1, false, 0, 9, 0}, kFcfs},
+      {"earlier first", {2, false, 0, 1, 0}, {2, false, 0, 2, 0}, kPriority},
+      {"resumed first in its class", {2, true, 0, 7, 0}, {2, false, 0, 2, 0}, kPriority},
+      {"resumed not before a better class", {1, false, 0, 7, 0}, {2, true, 0, 2, 0}, kPriority},
+      {"resumed in order of arrival", {2, true, 0, 2, 0}, {2, true, 0, 7, 0}, kPriority},
+      {"resumed first also in fcfs", {4, true, 0, 7, 0}, {0, false, 0, 2, 0}, kFcfs},
+      {"least served first", {2, false, 5, 7, 0}, {2, false, 6, 2, 0}, kPriority},
+      {"a better class before the least served",
+       {1, false, 6, 7, 0},
+       {2, false, 5, 2, 0},
+       kPriority},
+      {"least served also in fcfs", {4, false, 5, 7, 0}, {0, false, 6, 2, 0}, kFcfs},
+      {"resumed before the least served", {2, true, 6, 7, 0}, {2, false, 5, 2, 0}, kPriority},
+      {"choices in order", {2, true, 0, 2, 0}, {2, true, 0, 2, 1}, kPriority},
   };
   for (const Row& row : rows) {
     EXPECT_TRUE(RunsBefore(row.first, row.second, row.policy)) << row.name;

@@ -1,5 +1,6 @@
 // Completions over real sockets, against a scripted generation.
 #include <chrono>
+#include <fstream>
 #include <string>
 #include <thread>
 #include <utility>
@@ -494,6 +495,21 @@ TEST(GenerationHttp, KeyLimitsAnswer429) {
   EXPECT_EQ(plain.Ask(Chat(R"({"auto":"x"})", "Authorization: bearer k1\r\n")).status, 200);
   EXPECT_EQ(plain.backend().callers().back().min_priority, 0);
   EXPECT_FALSE(plain.backend().callers().back().tenant.empty());
+}
+
+TEST(GenerationHttp, OnlyTrustedKeysSayForWhomTheyAsk) {
+  TestServerConfig config;
+  config.keys.key_file = testing::TempDir() + "/keys-trusted.txt";
+  std::ofstream(config.keys.key_file) << "name=gateway key=g trusted=on\nname=user key=u\n";
+  TestServer server(config);
+  const auto fairness_id = [&server](const std::string& key) {
+    const std::string headers =
+        "Authorization: Bearer " + key + "\r\nx-gateway-inference-fairness-id: team\r\n";
+    EXPECT_EQ(server.Ask(Chat(R"({"auto":"x"})", headers)).status, 200);
+    return server.backend().callers().back().fairness_id;
+  };
+  EXPECT_EQ(fairness_id("g"), "team");
+  EXPECT_EQ(fairness_id("u"), "");
 }
 
 }  // namespace

@@ -219,13 +219,48 @@ TEST(CompletionServiceTest, StartSubmitsOneEngineRequestPerPrompt) {
   EXPECT_EQ(first.sampling.num_choices, 2U);
   EXPECT_EQ(first.sampling.max_tokens, 16U);
   EXPECT_EQ(first.priority, 3);
-  EXPECT_EQ(first.fairness_key, "ci");
+  EXPECT_EQ(first.key_name, "ci");
   EXPECT_EQ(first.deadline, service.caller.deadline);
   EXPECT_FALSE(first.cache_prompt);
   EXPECT_TRUE(first.may_stop_early);
   EXPECT_TRUE(first.report_progress);
   EXPECT_FALSE(first.max_tokens_given);
   EXPECT_EQ(started.value()->usage().prompt_tokens, 3U);
+}
+
+TEST(CompletionServiceTest, SendersAreKeysOrTheirUsers) {
+  struct Row {
+    FairShareBy by;
+    std::string tenant;
+    std::string fairness_id;
+    std::string fields;
+  };
+
+  const auto sender = [](const Row& row) {
+    ServingOptions options;
+    options.fair_share = row.by;
+    FakeService service(options);
+    service.caller.tenant = row.tenant;
+    service.caller.fairness_id = row.fairness_id;
+    const PreparedRequest request =
+        MustPrepare(service, Endpoint::kCompletions, R"({"prompt":"a")" + row.fields + "}");
+    EXPECT_TRUE(service.api.Start(request, service.caller).ok());
+    return service.engine->requests.back().sender;
+  };
+  using enum FairShareBy;
+  const std::string u = R"(,"user":"u")";
+  EXPECT_EQ(sender({kNobody, "t", "f", u}), "");
+  EXPECT_NE(sender({kKey, "", "", ""}), "");
+  EXPECT_EQ(sender({kKey, "t", "", u}), sender({kKey, "t", "", ""}));
+  EXPECT_NE(sender({kKey, "t", "", ""}), sender({kKey, "s", "", ""}));
+  EXPECT_NE(sender({kKey, "t", "f", ""}), sender({kKey, "t", "g", ""}));
+  EXPECT_NE(sender({kUser, "t", "", u}), sender({kUser, "t", "", ""}));
+  EXPECT_NE(sender({kUser, "t", "", u}), sender({kUser, "s", "", u}));
+  EXPECT_EQ(sender({kUser, "t", "f", u}), sender({kUser, "t", "f", ""}));
+  EXPECT_EQ(sender({kUser, "t", "", R"(,"safety_identifier":"u","user":"v")"}),
+            sender({kUser, "t", "", u}));
+  EXPECT_EQ(sender({kUser, "t", "", R"(,"user":"v","safety_identifier":"u")"}),
+            sender({kUser, "t", "", u}));
 }
 
 TEST(CompletionServiceTest, RetentionReachesTheEngineUnderTheTenant) {

@@ -382,6 +382,7 @@ struct FakeService {
                 .key_name = {},
                 .min_priority = 0,
                 .retention = true,
+                .fairness_id = {},
                 .received = TimePoint(),
                 .deadline = {}};
   FakeEngine* engine = nullptr;           // owned by api
