@@ -42,6 +42,21 @@ SPINDLE_INLINE float ReduceAdd(F32x16 value) {
   return _mm_cvtss_f32(_mm_add_ss(four, _mm_movehdup_ps(four)));
 }
 
+// The same sums of four values, which share the steps of the tree.
+SPINDLE_INLINE void ReduceAddEach(const F32x16 (&values)[4], float (&sums)[4]) {
+  const auto halves = [](F32x16 a, F32x16 b) {
+    return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xEE));
+  };
+  const F32x16 ab = halves(values[0], values[1]);
+  const F32x16 cd = halves(values[2], values[3]);
+  F32x16 four =
+      _mm512_add_ps(_mm512_shuffle_f32x4(ab, cd, 0x88), _mm512_shuffle_f32x4(ab, cd, 0xDD));
+  four = _mm512_add_ps(four, _mm512_permute_ps(four, 0xEE));
+  four = _mm512_add_ps(four, _mm512_movehdup_ps(four));
+  const __m512i firsts = _mm512_setr_epi32(0, 4, 8, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
+  _mm_storeu_ps(sums, _mm512_castps512_ps128(_mm512_permutexvar_ps(firsts, four)));
+}
+
 // Lanes of `value` whose bit is set, the others of `other`.
 SPINDLE_INLINE F32x16 KeepLanes(uint64_t lanes, F32x16 value, F32x16 other) {
   return _mm512_mask_mov_ps(other, static_cast<__mmask16>(lanes), value);
@@ -99,6 +114,10 @@ SPINDLE_INLINE float ReduceAdd(F32x16 value) {
 }
 
 #endif
+
+SPINDLE_INLINE void ReduceAddEach(const F32x16 (&values)[1], float (&sums)[1]) {
+  sums[0] = ReduceAdd(values[0]);
+}
 
 // 2^x for x ≤ 127. The polynomial for 2^f on [-1/2, 1/2] interpolates at Chebyshev nodes with value
 // 1 at 0. Relative error, measured over a grid: degree 5 2.6e-7, degree 6 6.8e-8. Results below

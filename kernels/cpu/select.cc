@@ -10,60 +10,79 @@
 namespace spindle::kernels::SPINDLE_KERNEL_ISA {
 namespace {
 
-constexpr uint32_t kQueryBlock = 4;       // sums of a vector's products that stay in registers
-constexpr uint32_t kPrefetchVectors = 8;  // how far ahead blobs are asked for
+// Sums of products that stay in registers: so many vectors by so many queries.
+#if defined(__AVX512BF16__)
+constexpr uint32_t kVectorBlock = 4;
+#else
+constexpr uint32_t kVectorBlock = 1;
+#endif
+constexpr uint32_t kQueryBlock = 4;
+// How far ahead blobs are asked for: they are short, and memory holds other things between them.
+constexpr size_t kPrefetchBytes = 8192;
 
-// Σ over a vector for `kCount` queries. Lanes of 16 elements are added by ReduceAdd's tree.
-template <IndexType kType, uint32_t kCount>
-SPINDLE_INLINE void DotVector(const uint8_t* vector,
-                              float scale,
-                              const float* q,
-                              uint32_t dim,
-                              float* out,
-                              size_t out_stride) {
-  F32x16 sums[kCount];
+// Consecutive partitions, wherever their vectors are.
+struct VectorRun {
+  const uint8_t* vectors[kVectorBlock];
+  float scales[kVectorBlock];
+  uint32_t first;  // among the scores
+};
+
+// Σ over each vector for `kCount` queries from `query` on. Lanes of 16 elements are added by
+// ReduceAdd's tree.
+template <IndexType kType, uint32_t kVectors, uint32_t kCount>
+SPINDLE_INLINE void DotVectors(const ScorePartitionsArgs& args,
+                               const VectorRun& run,
+                               uint32_t query) {
+  const uint32_t dim = args.vectors.dim;
+  const float* const q = args.q + query * size_t{dim};
+  F32x16 sums[kCount][kVectors];
   SPINDLE_UNROLL
   for (uint32_t i = 0; i < kCount; ++i) {
-    sums[i] = Zero();
+    SPINDLE_UNROLL
+    for (uint32_t v = 0; v < kVectors; ++v) {
+      sums[i][v] = Zero();
+    }
   }
   for (uint32_t d = 0; d < dim; d += kLanes) {
-    const F32x16 x = LoadVector<kType>(vector, d);
+    F32x16 x[kVectors];
+    SPINDLE_UNROLL
+    for (uint32_t v = 0; v < kVectors; ++v) {
+      x[v] = LoadVector<kType>(run.vectors[v], d);
+    }
     SPINDLE_UNROLL
     for (uint32_t i = 0; i < kCount; ++i) {
-      sums[i] = MulAdd(x, Load(q + i * size_t{dim} + d), sums[i]);
+      const F32x16 of_query = Load(q + i * size_t{dim} + d);
+      SPINDLE_UNROLL
+      for (uint32_t v = 0; v < kVectors; ++v) {
+        sums[i][v] = MulAdd(x[v], of_query, sums[i][v]);
+      }
     }
   }
   SPINDLE_UNROLL
   for (uint32_t i = 0; i < kCount; ++i) {
-    out[i * out_stride] = ReduceAdd(sums[i]) * scale;
+    float dots[kVectors];
+    ReduceAddEach(sums[i], dots);
+    float* const out = args.scores + (query + i) * size_t{args.num_partitions} + run.first;
+    SPINDLE_UNROLL
+    for (uint32_t v = 0; v < kVectors; ++v) {
+      out[v] = dots[v] * run.scales[v];
+    }
   }
 }
 
-// `vectors`: of a blob; `idx`: among them.
-template <IndexType kType>
-SPINDLE_INLINE void DotQueries(const ScorePartitionsArgs& args,
-                               const uint8_t* vectors,
-                               uint32_t idx,
-                               uint32_t partition) {
-  const uint32_t dim = args.vectors.dim;
-  const uint8_t* const vector = vectors + idx * VectorBytes(args.vectors);
-  const float scale = ScaleOfVector<kType>(args.vectors, vectors, idx);
-  const size_t stride = args.num_partitions;
-  float* out = args.scores + partition;
-  const float* q = args.q;
-  uint32_t i = 0;
-  for (; i + kQueryBlock <= args.num_queries; i += kQueryBlock) {
-    DotVector<kType, kQueryBlock>(vector, scale, q, dim, out, stride);
-    q += kQueryBlock * size_t{dim};
-    out += kQueryBlock * stride;
+template <IndexType kType, uint32_t kVectors>
+SPINDLE_INLINE void DotQueries(const ScorePartitionsArgs& args, const VectorRun& run) {
+  uint32_t query = 0;
+  for (; query + kQueryBlock <= args.num_queries; query += kQueryBlock) {
+    DotVectors<kType, kVectors, kQueryBlock>(args, run, query);
   }
-  switch (args.num_queries - i) {
+  switch (args.num_queries - query) {
     case 1:
-      return DotVector<kType, 1>(vector, scale, q, dim, out, stride);
+      return DotVectors<kType, kVectors, 1>(args, run, query);
     case 2:
-      return DotVector<kType, 2>(vector, scale, q, dim, out, stride);
+      return DotVectors<kType, kVectors, 2>(args, run, query);
     case 3:
-      return DotVector<kType, 3>(vector, scale, q, dim, out, stride);
+      return DotVectors<kType, kVectors, 3>(args, run, query);
     default:
       return;
   }
@@ -85,19 +104,31 @@ void ScoreAll(const ScorePartitionsArgs& args) {
   const uint32_t per_blob = args.vectors.count;
   const uint32_t end = args.first_partition + args.num_partitions;
   const uint32_t blob_end = (end + per_blob - 1) / per_blob;
-  const uint32_t ahead = 1 + kPrefetchVectors / per_blob;
+  const auto ahead = static_cast<uint32_t>(1 + kPrefetchBytes / BlockBytes(args.vectors));
   uint32_t blob = args.first_partition / per_blob;
   for (uint32_t i = 0; i < ahead; ++i) {
     PrefetchBlob(args, blob + i, blob_end);
   }
+  VectorRun run{};
+  uint32_t num_vectors = 0;
   for (uint32_t partition = args.first_partition; partition < end; ++blob) {
     PrefetchBlob(args, blob + ahead, blob_end);
     const uint8_t* const vectors = args.blobs[blob] + args.offset;
     const uint32_t stop = (blob + 1) * per_blob < end ? (blob + 1) * per_blob : end;
     for (; partition < stop; ++partition) {
-      DotQueries<kType>(
-          args, vectors, partition - blob * per_blob, partition - args.first_partition);
+      const uint32_t idx = partition - blob * per_blob;
+      run.vectors[num_vectors] = vectors + idx * VectorBytes(args.vectors);
+      run.scales[num_vectors] = ScaleOfVector<kType>(args.vectors, vectors, idx);
+      if (++num_vectors == kVectorBlock) {
+        DotQueries<kType, kVectorBlock>(args, run);
+        run.first += kVectorBlock;
+        num_vectors = 0;
+      }
     }
+  }
+  for (uint32_t v = 0; v < num_vectors; ++v) {
+    const VectorRun last{{run.vectors[v]}, {run.scales[v]}, run.first + v};
+    DotQueries<kType, 1>(args, last);
   }
 }
 

@@ -1,6 +1,5 @@
 #include "kv/kv_geometry.h"
 
-#include <array>
 #include <string>
 
 #include "base/status_macros.h"
@@ -8,9 +7,6 @@
 namespace spindle::kv {
 namespace {
 
-// Smaller pages would cost more metadata and shorter copies than they save in moved bytes.
-constexpr size_t kMinPageBytes = 4096;
-constexpr std::array<uint32_t, 3> kPageTokenChoices = {8, 16, 32};
 constexpr uint32_t kMaxCount = 4096;
 constexpr uint32_t kHeadDimStep = 16;
 constexpr uint32_t kMaxHeadDim = 1024;
@@ -24,15 +20,6 @@ absl::Status CheckCount(const char* name, uint32_t value) {
 }
 
 }  // namespace
-
-uint32_t KvGeometry::page_tokens() const {
-  for (const uint32_t tokens : kPageTokenChoices) {
-    if (2 * tokens * row_bytes() >= kMinPageBytes) {
-      return tokens;
-    }
-  }
-  return kPageTokenChoices.back();
-}
 
 absl::Status ValidatePageTokens(uint32_t page_tokens) {
   if (page_tokens == 0 || kStripeTokens % page_tokens != 0) {

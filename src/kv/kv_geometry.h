@@ -17,10 +17,16 @@ struct KvGeometry {
   uint32_t head_dim = 0;
   DType type = DType::kBF16;  // kBF16 or kF32
 
-  [[nodiscard]] size_t row_bytes() const { return RowBytes(type, head_dim); }
+  // Asked for page by page in every step: no division here, nor in page_tokens.
+  [[nodiscard]] size_t row_bytes() const { return Describe(type).block_bytes * size_t{head_dim}; }
 
-  // P: the smallest of {8, 16, 32} whose K + V page has at least 4 KiB, else 32.
-  [[nodiscard]] uint32_t page_tokens() const;
+  // P: the smallest of {8, 16, 32} whose K + V page has at least 4 KiB, else 32. Smaller pages
+  // would cost more metadata and shorter copies than they save in moved bytes.
+  [[nodiscard]] uint32_t page_tokens() const {
+    constexpr size_t kMinPageBytes = 4096;
+    const size_t token_bytes = 2 * row_bytes();
+    return 8 * token_bytes >= kMinPageBytes ? 8 : (16 * token_bytes >= kMinPageBytes ? 16 : 32);
+  }
 
   [[nodiscard]] size_t page_bytes() const { return 2 * page_tokens() * row_bytes(); }
 
