@@ -106,12 +106,19 @@ struct TileVisibility {
     const uint8_t* const v = static_cast<const uint8_t*>(run.v) + item.kv_offset;
     const size_t stride = run.row_stride * element_bytes;
     const uint64_t wanted = lanes >> run.first_lane;
-    const bool all = (wanted & LowBits(run.count)) == LowBits(run.count);
-    for (uint32_t row = 0; row < run.count; ++row) {
-      if (all || ((wanted >> row) & 1U) != 0) {
-        rows->k[run.first_lane + row] = k + row * stride;
-        rows->v[run.first_lane + row] = v + row * stride;
+    const uint8_t** const k_rows = rows->k + run.first_lane;
+    const uint8_t** const v_rows = rows->v + run.first_lane;
+    if ((wanted & LowBits(run.count)) == LowBits(run.count)) {
+      for (uint32_t row = 0; row < run.count; ++row) {
+        k_rows[row] = k + row * stride;
+        v_rows[row] = v + row * stride;
       }
+      continue;
+    }
+    for (uint64_t left = wanted & LowBits(run.count); left != 0; left &= left - 1) {
+      const auto row = static_cast<uint32_t>(__builtin_ctzll(left));
+      k_rows[row] = k + row * stride;
+      v_rows[row] = v + row * stride;
     }
   }
 }
@@ -121,22 +128,27 @@ struct TileVisibility {
 // reorder buffer with requests and stop the computation until they are served.
 class RowPrefetcher {
  public:
-  // Live rows of the runs [begin, end).
+  // From the first to the last live row of each of the runs [begin, end), which do not go beyond
+  // them by much, as a rule.
   void Start(const AttentionItem& item, uint32_t begin, uint32_t end, size_t row_bytes) {
     count_ = 0;
     next_ = 0;
-    row_bytes_ = row_bytes;
+    lines_per_row_ = static_cast<uint32_t>((row_bytes + kLineBytes - 1) / kLineBytes);
     const size_t element_bytes = row_bytes / head_dim_;
     for (uint32_t r = begin; r < end; ++r) {
       const KvRun& run = item.runs[r];
-      const size_t stride = run.row_stride * element_bytes;
-      const uint8_t* const k = static_cast<const uint8_t*>(run.k) + item.kv_offset;
-      const uint8_t* const v = static_cast<const uint8_t*>(run.v) + item.kv_offset;
       const uint64_t live = (run.live >> run.first_lane) & LowBits(run.count);
-      for (const uint8_t* const from : {k, v}) {
-        for (uint64_t left = live; left != 0 && count_ < kMaxRows; left &= left - 1) {
-          rows_[count_++] = from + static_cast<size_t>(__builtin_ctzll(left)) * stride;
-        }
+      if (live == 0) {
+        continue;
+      }
+      const size_t stride = run.row_stride * element_bytes;
+      const auto first = static_cast<uint32_t>(__builtin_ctzll(live));
+      const uint32_t num_rows = 64 - static_cast<uint32_t>(__builtin_clzll(live)) - first;
+      const size_t offset = item.kv_offset + first * stride;
+      for (const void* const from : {run.k, run.v}) {
+        pieces_[count_++] = {
+            static_cast<const uint8_t*>(from) + offset,
+            static_cast<const uint8_t*>(from) + offset + (num_rows - 1) * stride + row_bytes};
       }
     }
   }
@@ -145,23 +157,36 @@ class RowPrefetcher {
 
   explicit RowPrefetcher(uint32_t head_dim) : head_dim_(head_dim) {}
 
-  // Asks for `num_rows` more rows, or for what is left.
+  // Asks for as much as `num_rows` rows have, or for what is left.
   void Advance(uint32_t num_rows) {
-    for (uint32_t i = 0; i < num_rows && next_ < count_; ++i, ++next_) {
-      for (size_t byte = 0; byte < row_bytes_; byte += 64) {
-        __builtin_prefetch(rows_[next_] + byte, 0, 2);
+    uint64_t left = uint64_t{num_rows} * lines_per_row_;
+    while (left > 0 && next_ < count_) {
+      const uint8_t* const from = pieces_[next_].next;
+      const auto lines = static_cast<uint64_t>(pieces_[next_].end - from + 63) / kLineBytes;
+      const uint64_t count = lines < left ? lines : left;
+      for (uint64_t line = 0; line < count; ++line) {
+        __builtin_prefetch(from + line * kLineBytes, 0, 2);
       }
+      pieces_[next_].next = from + count * kLineBytes;
+      next_ += count == lines ? 1U : 0U;
+      left -= count;
     }
   }
 
  private:
-  static constexpr uint32_t kMaxRows = 2 * kTileTokens;
+  static constexpr size_t kLineBytes = 64;
+  static constexpr uint32_t kMaxPieces = 2 * kTileTokens;
+
+  struct Piece {
+    const uint8_t* next;
+    const uint8_t* end;
+  };
 
   uint32_t head_dim_;
   uint32_t count_ = 0;
   uint32_t next_ = 0;
-  size_t row_bytes_ = 0;
-  const uint8_t* rows_[kMaxRows];
+  uint32_t lines_per_row_ = 0;
+  Piece pieces_[kMaxPieces];
 };
 
 }  // namespace spindle::kernels::SPINDLE_KERNEL_ISA
