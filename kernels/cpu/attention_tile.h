@@ -128,8 +128,8 @@ struct TileVisibility {
 // reorder buffer with requests and stop the computation until they are served.
 class RowPrefetcher {
  public:
-  // From the first to the last live row of each of the runs [begin, end), which do not go beyond
-  // them by much, as a rule.
+  // From the first to the last live row of each of the runs [begin, end); dead rows between them
+  // are asked for as well.
   void Start(const AttentionItem& item, uint32_t begin, uint32_t end, size_t row_bytes) {
     count_ = 0;
     next_ = 0;
@@ -138,7 +138,7 @@ class RowPrefetcher {
     for (uint32_t r = begin; r < end; ++r) {
       const KvRun& run = item.runs[r];
       const uint64_t live = (run.live >> run.first_lane) & LowBits(run.count);
-      if (live == 0) {
+      if (live == 0 || count_ + 2 > kMaxPieces) {
         continue;
       }
       const size_t stride = run.row_stride * element_bytes;
@@ -162,7 +162,8 @@ class RowPrefetcher {
     uint64_t left = uint64_t{num_rows} * lines_per_row_;
     while (left > 0 && next_ < count_) {
       const uint8_t* const from = pieces_[next_].next;
-      const auto lines = static_cast<uint64_t>(pieces_[next_].end - from + 63) / kLineBytes;
+      const auto bytes = static_cast<uint64_t>(pieces_[next_].end - from);
+      const uint64_t lines = (bytes + kLineBytes - 1) / kLineBytes;
       const uint64_t count = lines < left ? lines : left;
       for (uint64_t line = 0; line < count; ++line) {
         __builtin_prefetch(from + line * kLineBytes, 0, 2);

@@ -10,8 +10,8 @@ namespace spindle::kernels::SPINDLE_KERNEL_ISA {
 namespace {
 
 // Rows that a panel is multiplied with at a time; as many sums as the registers hold. For more rows
-// it is read and unpacked again: it comes from the first cache then, which an unpacked copy would
-// not fit into beside the rows.
+// it is read and unpacked again, from the first or second cache: that costs less than to write an
+// unpacked copy and to read its twice as many bytes.
 #if defined(__AVX512VNNI__)
 constexpr uint32_t kTileRows = 8;
 #else
@@ -57,7 +57,7 @@ SPINDLE_INLINE void RowTile(const Source& source,
       const F32x16 scale = source.Scale(group);
       // Many rows: the low plane goes on with the sums of the high one, which saves registers. Few
       // rows: it has its own, so that it need not wait.
-      constexpr bool kPlanesApart = kRows <= 4;
+      constexpr bool kPlanesApart = kRows <= kMaxSplitRows;
       I32x16 high[kRows];
       I32x16 low[kRows];
       SPINDLE_UNROLL

@@ -185,25 +185,97 @@ void AddProbabilities(const float* values, uint32_t n, float scale, float shift,
   }
 }
 
-uint64_t WeightAtLeast(const SelectWithinArgs& args, float threshold) {
-  uint64_t weight = 0;
-  for (uint32_t begin = 0; begin < args.n; begin += 1U << 15) {  // sums fit into 32 bits
-    const uint32_t end = args.n - begin < 1U << 15 ? args.n : begin + (1U << 15);
-    uint32_t part = 0;
-    for (uint32_t i = begin; i < end; ++i) {
-      part += args.scores[i] >= threshold ? uint32_t{args.weights[i]} : 0U;
-    }
-    weight += part;
+// Calls use(first, word) for every 64 scores: bit j is compare(16 scores, bound) of score first +
+// j.
+template <typename Compare, typename Use>
+SPINDLE_INLINE void ForWords(
+    const float* scores, uint32_t n, float bound, const Compare& compare, const Use& use) {
+  const F32x16 bounds = Splat(bound);
+  const auto word_of = [&](const float* from) __attribute__((always_inline)) {
+    return compare(Load(from), bounds) | compare(Load(from + kLanes), bounds) << 16U |
+           compare(Load(from + 2 * kLanes), bounds) << 32U |
+           compare(Load(from + 3 * kLanes), bounds) << 48U;
+  };
+  uint32_t first = 0;
+  for (; first + 64 <= n; first += 64) {
+    use(first, word_of(scores + first));
   }
-  return weight;
+  if (first < n) {
+    float rest[64];
+    for (uint32_t i = 0; i < 64; ++i) {
+      rest[i] = first + i < n ? scores[first + i] : __builtin_nanf("");
+    }
+    use(first, word_of(rest));
+  }
 }
 
-uint32_t CountAtLeast(const float* scores, uint32_t n, float threshold) {
+constexpr auto kAtLeast = [](F32x16 value, F32x16 bound) __attribute__((always_inline)) {
+  return LanesAtLeast(value, bound);
+};
+constexpr auto kAbove = [](F32x16 value, F32x16 bound) __attribute__((always_inline)) {
+  return LanesAbove(value, bound);
+};
+
+SPINDLE_INLINE uint32_t CountBits(uint64_t word) {
+  return static_cast<uint32_t>(__builtin_popcountll(word));
+}
+
+template <typename Compare>
+SPINDLE_INLINE uint32_t
+CountScores(const float* scores, uint32_t n, float bound, const Compare& compare) {
   uint32_t count = 0;
-  for (uint32_t i = 0; i < n; ++i) {
-    count += scores[i] >= threshold ? 1U : 0U;
-  }
+  ForWords(scores, n, bound, compare, [&count](uint32_t /*first*/, uint64_t word) {
+    count += CountBits(word);
+  });
   return count;
+}
+
+// What the scores that reach a threshold amount to.
+struct Reaching {
+  uint64_t weight;
+  uint32_t count;
+};
+
+Reaching AtLeast(const SelectWithinArgs& args, float threshold) {
+  constexpr uint32_t kChunk = 1U << 15;  // sums fit into 32 bits
+  const F32x16 bound = Splat(threshold);
+  Reaching found{0, 0};
+  for (uint32_t begin = 0; begin < args.n; begin += kChunk) {
+    const uint32_t end = args.n - begin < kChunk ? args.n : begin + kChunk;
+    I32x16 weight = SplatInt(0);
+    uint32_t i = begin;
+    for (; i + kLanes <= end; i += kLanes) {
+      const F32x16 value = Load(args.scores + i);
+      weight = AddWhereAtLeast(weight, value, bound, args.weights + i);
+      found.count += CountBits(LanesAtLeast(value, bound));
+    }
+    found.weight += static_cast<uint32_t>(SumInt(weight));
+    for (; i < end; ++i) {
+      const bool reaches = args.scores[i] >= threshold;
+      found.weight += reaches ? args.weights[i] : 0U;
+      found.count += reaches ? 1U : 0U;
+    }
+  }
+  return found;
+}
+
+// The best of the scores that do not reach a threshold (NaN: of all); -inf where there are none.
+float BestBelow(const SelectWithinArgs& args, float threshold) {
+  const F32x16 bound = Splat(threshold);
+  const F32x16 none = Splat(kMinusInf);
+  F32x16 best = none;
+  uint32_t i = 0;
+  for (; i + kLanes <= args.n; i += kLanes) {
+    const F32x16 value = Load(args.scores + i);
+    const uint64_t below = LanesAtLeast(value, none) & ~LanesAtLeast(value, bound);
+    best = Max(best, KeepLanes(below, value, none));
+  }
+  float found = ReduceMax(best);
+  for (; i < args.n; ++i) {
+    const float score = args.scores[i];
+    found = !(score >= threshold) && score > found ? score : found;
+  }
+  return found;
 }
 
 // Floats in their order as integers, and back; -NaN … +NaN are the ends.
@@ -217,31 +289,43 @@ SPINDLE_INLINE float FromOrdered(int32_t ordered) {
 constexpr int32_t kOrderedMinusInf = -0x7F800001;
 constexpr int32_t kOrderedInf = 0x7F800000;
 
-// The least threshold whose scores fit; +inf where not even those of +inf do, and then nothing is
-// taken at once.
+// A threshold whose scores fit, of which there are as many as possible; +inf where not even those
+// of +inf do, and then nothing is taken at once.
 bool FittingThreshold(const SelectWithinArgs& args, float* threshold) {
   int64_t low = kOrderedMinusInf;
   int64_t high = int64_t{kOrderedInf} + 1;
-  while (low < high) {
+  uint32_t fitting = 0;      // scores that reach `high`
+  uint32_t beyond = args.n;  // … and what is below `low`, at most
+  // One score between them is one that does not fit: any threshold will do.
+  while (low < high && beyond > fitting + 1) {
     const int64_t middle = (low + high) >> 1;
-    if (WeightAtLeast(args, FromOrdered(static_cast<int32_t>(middle))) <= args.budget) {
+    const Reaching reaching = AtLeast(args, FromOrdered(static_cast<int32_t>(middle)));
+    if (reaching.weight <= args.budget) {
       high = middle;
+      fitting = reaching.count;
     } else {
       low = middle + 1;
+      beyond = reaching.count;
     }
   }
-  *threshold = FromOrdered(static_cast<int32_t>(low < kOrderedInf ? low : kOrderedInf));
-  return low <= kOrderedInf;
+  *threshold = FromOrdered(static_cast<int32_t>(high < kOrderedInf ? high : kOrderedInf));
+  return high <= kOrderedInf;
 }
 
-// The largest threshold that at least k scores reach; -inf when fewer are numbers. A binary search
-// over all floats: 32 passes over scores that stay in the first-level cache, whatever their values.
+// A threshold that at least k scores reach, and fewer surpass; -inf when fewer are numbers. A
+// binary search over all floats: at most 32 passes over scores that stay in the first-level cache,
+// whatever their values, and no more than it takes to find one that exactly k reach.
 float ThresholdOf(const float* scores, uint32_t n, uint32_t k) {
   int64_t low = kOrderedMinusInf;
   int64_t high = kOrderedInf;
   while (low < high) {
     const int64_t middle = (low + high + 1) >> 1;
-    if (CountAtLeast(scores, n, FromOrdered(static_cast<int32_t>(middle))) >= k) {
+    const float threshold = FromOrdered(static_cast<int32_t>(middle));
+    const uint32_t count = CountScores(scores, n, threshold, kAtLeast);
+    if (count == k) {
+      return threshold;
+    }
+    if (count > k) {
       low = middle;
     } else {
       high = middle - 1;
@@ -289,58 +373,53 @@ void ReduceScores(const ReduceScoresArgs& args) {
 
 uint32_t SelectBest(const SelectBestArgs& args) {
   const float threshold = ThresholdOf(args.scores, args.n, args.k);
-  uint32_t above = 0;
-  for (uint32_t i = 0; i < args.n; ++i) {
-    above += args.scores[i] > threshold ? 1U : 0U;
-  }
+  const uint32_t above = CountScores(args.scores, args.n, threshold, kAbove);
   uint32_t equal_left = above < args.k ? args.k - above : 0;
   uint32_t count = 0;
-  for (uint32_t begin = 0; begin < args.n; begin += 64) {
-    uint64_t word = 0;
-    const uint32_t end = args.n - begin < 64 ? args.n - begin : 64;
-    for (uint32_t i = 0; i < end; ++i) {
-      const float score = args.scores[begin + i];
-      const bool is_equal = score == threshold && equal_left > 0;
-      equal_left -= is_equal ? 1 : 0;
-      const bool taken = (score > threshold && args.k > 0) || is_equal;
-      word |= uint64_t{taken} << i;
-      count += taken ? 1 : 0;
+  ForWords(args.scores, args.n, threshold, kAtLeast, [&](uint32_t first, uint64_t at_least) {
+    args.chosen[first / 64] = at_least;
+  });
+  ForWords(args.scores, args.n, threshold, kAbove, [&](uint32_t first, uint64_t better) {
+    uint64_t equal = args.chosen[first / 64] & ~better;
+    while (CountBits(equal) > equal_left) {
+      equal &= ~(uint64_t{1} << (63 - static_cast<uint32_t>(__builtin_clzll(equal))));
     }
-    args.chosen[begin / 64] = word;
-  }
+    equal_left -= CountBits(equal);
+    args.chosen[first / 64] = better | equal;
+    count += CountBits(better | equal);
+  });
   return count;
 }
 
 uint32_t SelectWithin(const SelectWithinArgs& args) {
   float threshold = 0;
   const bool any = FittingThreshold(args, &threshold);
-  float next = kMinusInf;  // the best scores that do not all fit
-  uint64_t weight = 0;
   uint32_t count = 0;
-  for (uint32_t begin = 0; begin < args.n; begin += 64) {
-    uint64_t word = 0;
-    for (uint32_t i = begin; i < args.n && i < begin + 64; ++i) {
-      const float score = args.scores[i];
-      if (any && score >= threshold) {
-        word |= uint64_t{1} << (i - begin);
-        weight += args.weights[i];
+  uint64_t weight = 0;
+  if (any) {
+    weight = AtLeast(args, threshold).weight;
+  }
+  ForWords(args.scores, args.n, threshold, kAtLeast, [&](uint32_t first, uint64_t word) {
+    args.chosen[first / 64] = any ? word : 0;
+    count += any ? CountBits(word) : 0;
+  });
+  // The best of the others do not all fit: the first ones of them.
+  const float next = BestBelow(args, any ? threshold : __builtin_nanf(""));
+  if (any && !(next < threshold)) {
+    return count;  // those of -inf have been taken
+  }
+  bool fits = true;
+  ForWords(args.scores, args.n, next, kAtLeast, [&](uint32_t first, uint64_t word) {
+    for (uint64_t left = word & ~args.chosen[first / 64]; left != 0 && fits; left &= left - 1) {
+      const auto j = static_cast<uint32_t>(__builtin_ctzll(left));
+      fits = weight + args.weights[first + j] <= args.budget;
+      if (fits) {
+        args.chosen[first / 64] |= uint64_t{1} << j;
+        weight += args.weights[first + j];
         ++count;
-      } else if (score > next) {
-        next = score;
       }
     }
-    args.chosen[begin / 64] = word;
-  }
-  for (uint32_t i = 0; i < args.n; ++i) {
-    if (args.scores[i] == next && (!any || next < threshold)) {
-      if (weight + args.weights[i] > args.budget) {
-        break;
-      }
-      args.chosen[i / 64] |= uint64_t{1} << (i % 64);
-      weight += args.weights[i];
-      ++count;
-    }
-  }
+  });
   return count;
 }
 

@@ -8,6 +8,7 @@
 //   ScaleByPowerOfTwo(v, t)   v · 2^n where t = n + 1.5 · 2^23
 //   SumInt, MaxMagnitudeBits  over all lanes; the latter as bit pattern, so that NaN is the largest
 //   CodeVec          64 code bytes: LoadCodes LowNibbles HighNibbles;
+//   kMaxSplitRows    rows whose sums are split
 //   BlockDots<max code, groups, rows> their exact int32 dot products DotBf16Pair      one step of a
 //   bf16 product
 //

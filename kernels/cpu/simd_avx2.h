@@ -235,6 +235,9 @@ SPINDLE_INLINE I32x16 BlockDot(const CodeVec* codes, const uint8_t* x, I32x16 su
   return sum;
 }
 
+// See simd_avx512.h; here BlockDots has short chains and few registers.
+inline constexpr uint32_t kMaxSplitRows = 0;
+
 // dots[i] += Σ codes · x_i over 4 · kGroups elements of each row.
 template <int kMaxCode, int kGroups, int kRows>
 SPINDLE_INLINE void BlockDots(const CodeVec* codes,

@@ -146,6 +146,10 @@ SPINDLE_INLINE CodeVec HighNibbles(CodeVec value) {
   return _mm512_and_si512(_mm512_srli_epi16(value, 4), _mm512_set1_epi8(15));
 }
 
+// Up to this many rows the sums of products are split, since the next step of one sum waits for
+// four cycles: fewer sums would leave the unit idle.
+inline constexpr uint32_t kMaxSplitRows = 4;
+
 // dots[i] += Σ codes · x_i over 4 · kGroups elements of each row; VNNI is exact for any unsigned
 // codes. Rows take turns: one row's steps depend on each other, and the scheduler does not look far
 // enough ahead to find the next row's.
@@ -154,8 +158,7 @@ SPINDLE_INLINE void BlockDots(const CodeVec* codes,
                               const uint8_t* x,
                               size_t stride_bytes,
                               I32x16* dots) {
-  // Few rows have two sums each, since the next step of one sum waits for four cycles.
-  constexpr bool kTwoSums = kRows <= 4;
+  constexpr bool kTwoSums = static_cast<uint32_t>(kRows) <= kMaxSplitRows;
   I32x16 odd[kTwoSums ? static_cast<size_t>(kRows) : 1];
   if constexpr (kTwoSums) {
     SPINDLE_UNROLL

@@ -22,7 +22,7 @@ class PackedSource {
   static constexpr bool kCorrected = ZeroCode(kType) != 0 && kUsesZeroCorrection<kMaxCode>;
 
   PackedSource(const uint8_t* panel, uint32_t k)
-      : panel_(panel), scales_(panel), codes_(panel + layout::ScaleBytes(kCodes.scale_kind, k)) {}
+      : scales_(panel), codes_(panel + layout::ScaleBytes(kCodes.scale_kind, k)) {}
 
   // The 8 code vectors of 32 inputs.
   SPINDLE_INLINE_MEMBER void Codes(uint32_t block, CodeVec* out) const {
@@ -43,7 +43,8 @@ class PackedSource {
     }
   }
 
-  // Asks for the block's share of the panel's bytes, scales included, further on.
+  // Asks for as many bytes further on as a block has, scales included: those of the panels form one
+  // sequence, of which the codes being read are never nearer than kAhead.
   SPINDLE_INLINE_MEMBER void Prefetch(uint32_t block) const {
     constexpr size_t kBlockBytes =
         layout::ScaleBytes(kCodes.scale_kind, kSuperBlock) / (kSuperBlock / kActivationBlock) +
@@ -51,7 +52,7 @@ class PackedSource {
     // Into the second cache: the first one's few requests in flight are for loads. About 0.5 µs of
     // one core's share of the memory bandwidth ahead; runs over into the next panel.
     constexpr size_t kAhead = 16384;
-    const uint8_t* from = panel_ + kBlockBytes * block + kAhead;
+    const uint8_t* from = codes_ + kBlockBytes * block + kAhead;
     for (size_t i = 0; i < kBlockBytes; i += 64) {
       __builtin_prefetch(from + i, 0, 2);
     }
@@ -63,7 +64,6 @@ class PackedSource {
   SPINDLE_INLINE_MEMBER F32x16 Minimum(uint32_t block) const { return scales_.Minimum(block); }
 
  private:
-  const uint8_t* panel_;
   PackedScales<kType> scales_;
   const uint8_t* codes_;
 };

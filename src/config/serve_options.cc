@@ -242,6 +242,11 @@ absl::Status FinishServeOptions(ServeOptions* options) {
   for (std::string& name : options->serving.served_names) {
     SPINDLE_RETURN_IF_ERROR(TakePreset(&name, options));
   }
+  if (options->serving.fair_share != serving::FairShareBy::kNobody &&
+      options->load.engine.policy == engine::SchedulingPolicy::kFcfs) {
+    return absl::InvalidArgumentError(
+        "--fair-share must be off with --scheduling-policy fcfs, which is the order of arrival");
+  }
   if (options->serving.served_names.empty()) {
     const std::filesystem::path path(options->load.model_path);
     std::filesystem::path name =

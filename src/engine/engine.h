@@ -50,7 +50,8 @@ struct EngineRequest {
                                        // taken from the stream. False: as soon as they are full
   bool report_progress = false;        // kPrefill events
   std::string key_name;                // for listings
-  std::string sender;                  // whose share of the service it takes; empty: no shares
+  std::string sender;                  // whose share of the service it takes; all requests of an
+                                       // engine have one, or none has
   std::string tenant;                  // whose it is, for traces; empty: nobody's in particular
   std::optional<SparseDecode> decode;  // nullopt: the engine's
   uint32_t audit_every = 0;  // every so many sparse steps are computed densely as well, for

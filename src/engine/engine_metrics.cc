@@ -289,6 +289,35 @@ void EngineMetrics::AddMoveFamilies(metrics::Registry& registry) {
                                             "Time that requests and steps waited for pages.");
 }
 
+void EngineMetrics::CountCancel(CancelPhase phase, EndCause cause) const {
+  // Order of kCauses.
+  size_t index = 0;
+  switch (cause) {
+    case EndCause::kClientGone:
+      index = 0;
+      break;
+    case EndCause::kAdmin:
+      index = 1;
+      break;
+    case EndCause::kDeadline:
+      index = 2;
+      break;
+    case EndCause::kSlowReader:
+      index = 3;
+      break;
+    case EndCause::kRequestTimeout:
+    case EndCause::kQueueTimeout:
+      index = 4;
+      break;
+    case EndCause::kShutdown:
+      index = 5;
+      break;
+    default:
+      return;
+  }
+  cancelled[static_cast<size_t>(phase)][index].Add();
+}
+
 void EngineMetrics::Publish(const StepLoad& load, const kv::KvStats& stats) {
   const uint32_t waiting = load.waiting_capacity + load.waiting_deferred;
   running_.Set(load.running);

@@ -47,6 +47,9 @@ class EngineMetrics {
   // The same for the disk tier.
   void PublishDisk(const kv::DiskTierStats& stats);
 
+  // A request ended before it was complete; other causes do not count.
+  void CountCancel(CancelPhase phase, EndCause cause) const;
+
   // Everything below is moved where it happens.
   metrics::Counter prompt_tokens;
   metrics::Counter generation_tokens;

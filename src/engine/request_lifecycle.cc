@@ -27,6 +27,13 @@ FinishReason ReasonOf(EndCause cause) {
   }
 }
 
+CancelPhase PhaseOf(const Request& request) {
+  if (!request.started()) {
+    return CancelPhase::kQueued;
+  }
+  return request.first_token.has_value() ? CancelPhase::kDecode : CancelPhase::kPrefill;
+}
+
 }  // namespace
 
 RequestLifecycle::RequestLifecycle(const Parts& parts) : parts_(parts) {
@@ -193,7 +200,8 @@ void RequestLifecycle::CountAdmission(Choice& choice,
 void RequestLifecycle::Started(Request& request, uint32_t cached_tokens, TimePoint now) {
   const EngineMetrics& metrics = parts_.metrics;
   if (request.account != nullptr) {
-    request.account->served += (request.prompt_size() - cached_tokens) * FairShare::kPromptToken;
+    shares_.Start(
+        *request.account, request.priority_class, request.prompt_size() - cached_tokens, now);
   }
   request.admitted = now;
   request.stats.prompt_tokens = request.prompt_size();
@@ -345,7 +353,7 @@ void RequestLifecycle::AddToken(Choice& choice, StreamEvent&& event, TimePoint n
   ++choice.num_generated;
   parts_.metrics.generation_tokens.Add();
   if (request.account != nullptr) {
-    request.account->served += FairShare::kGeneratedToken;
+    FairShare::Generate(*request.account);
   }
   if (!request.first_token.has_value()) {
     request.first_token = now;
@@ -450,7 +458,7 @@ void RequestLifecycle::CloseSequence(Choice& choice) {
 }
 
 void RequestLifecycle::End(Request& request, EndCause cause, TimePoint now) {
-  CountCancel(request, cause);
+  parts_.metrics.CountCancel(PhaseOf(request), cause);
   uint32_t longest = 0;
   request.stats.generated_tokens = 0;
   for (Choice& choice : request.choices) {
@@ -496,7 +504,7 @@ void RequestLifecycle::End(Request& request, EndCause cause, TimePoint now) {
   }
   request.stream->request = nullptr;
   if (request.account != nullptr) {
-    shares_.Leave(*std::exchange(request.account, nullptr));
+    shares_.Leave(*std::exchange(request.account, nullptr), request.started());
   }
   const auto owner = std::ranges::find(
       requests_, &request, [](const std::unique_ptr<Request>& each) { return each.get(); });
@@ -506,38 +514,6 @@ void RequestLifecycle::End(Request& request, EndCause cause, TimePoint now) {
   // Forgotten first: a client that has seen the end may reuse the id at once.
   parts_.inbox.Forget(request);
   request.stream->Push(std::move(event));
-}
-
-void RequestLifecycle::CountCancel(const Request& request, EndCause cause) {
-  // Order of kCauses in EngineMetrics.
-  size_t index = 0;
-  switch (cause) {
-    case EndCause::kClientGone:
-      index = 0;
-      break;
-    case EndCause::kAdmin:
-      index = 1;
-      break;
-    case EndCause::kDeadline:
-      index = 2;
-      break;
-    case EndCause::kSlowReader:
-      index = 3;
-      break;
-    case EndCause::kRequestTimeout:
-    case EndCause::kQueueTimeout:
-      index = 4;
-      break;
-    case EndCause::kShutdown:
-      index = 5;
-      break;
-    default:
-      return;
-  }
-  const CancelPhase phase = !request.started()                 ? CancelPhase::kQueued
-                            : !request.first_token.has_value() ? CancelPhase::kPrefill
-                                                               : CancelPhase::kDecode;
-  parts_.metrics.cancelled[static_cast<size_t>(phase)][index].Add();
 }
 
 void RequestLifecycle::Collect() {
@@ -576,7 +552,9 @@ void RequestLifecycle::RefreshProgress(Request& request) {
 absl::Status RequestLifecycle::CheckIntegrity() const {
   size_t num_running = 0;
   size_t num_waiting = 0;
+  uint64_t num_shared = 0;
   for (const std::unique_ptr<Request>& request : requests_) {
+    num_shared += request->account != nullptr ? 1U : 0U;
     for (const Choice& choice : request->choices) {
       num_running += choice.state == ChoiceState::kRunning ? 1 : 0;
       num_waiting += choice.state == ChoiceState::kWaiting ? 1 : 0;
@@ -584,6 +562,9 @@ absl::Status RequestLifecycle::CheckIntegrity() const {
   }
   if (num_running != running_.size() || num_waiting != waiting_.size()) {
     return absl::InternalError("lists of choices disagree with their states");
+  }
+  if (num_shared != shares_.num_requests()) {
+    return absl::InternalError("accounts of senders disagree with the requests");
   }
   for (const Choice* choice : running_) {
     const kv::SequenceView view = parts_.store.View(choice->sequence);

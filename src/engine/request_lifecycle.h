@@ -136,7 +136,6 @@ class RequestLifecycle {
                       const std::optional<kv::StripeLoader::Info>& load,
                       TimePoint now);
   void Started(Request& request, uint32_t cached_tokens, TimePoint now);
-  void CountCancel(const Request& request, EndCause cause);
   void RefreshProgress(Request& request);
 
   Parts parts_;

@@ -42,7 +42,7 @@ inline constexpr uint32_t kMinReservedOutput = 256;
 struct WaitingRank {
   uint32_t aged_class;
   bool resumed;      // was preempted, or is a later choice of a request that has started
-  uint64_t served;   // what its sender has had and asks for before it; 0 without fair shares
+  uint64_t served;   // what its sender has had and asks for before it; 0 where nobody has a sender
   uint64_t arrival;  // submission number of the request
   uint32_t choice;
 };

@@ -201,9 +201,12 @@ void StepPlanner::SortCandidates(TimePoint now) {
   bool shares = false;
   for (Choice* choice : lifecycle_.waiting()) {
     const Request& request = *choice->request;
+    TimePoint since = request.submitted;
+    if (request.account != nullptr) {
+      since = std::max(since, request.account->last_start[request.priority_class]);
+    }
     const WaitingRank rank = {
-        .aged_class =
-            AgedClass(request.priority_class, now - request.submitted, options_.priority_aging),
+        .aged_class = AgedClass(request.priority_class, now - since, options_.priority_aging),
         .resumed = choice->resumed,
         .served = 0,
         .arrival = request.arrival,

@@ -45,11 +45,11 @@ struct ComputePool::Impl {
     std::atomic<int> code{0};
     uint32_t units = 0;
     uint32_t grain = 1;
+    uint32_t num_shares = 1;  // in use
     const UnitFunction* fn = nullptr;
   };
 
-  // Consecutive pieces that one worker begins with, so that it reads what lies behind what it has
-  // just read, and what was prefetched is its own; others help once theirs are done.
+  // Consecutive pieces, claimed one by one.
   struct alignas(64) Share {
     std::atomic<uint32_t> next{0};
     uint32_t end = 0;
@@ -65,9 +65,10 @@ struct ComputePool::Impl {
 
   void Work(uint32_t worker) {
     kernels::Exec exec{scratch[worker].data(), kernels::kScratchBytes, worker, nullptr};
-    for (size_t i = 0; i < shares.size(); ++i) {
-      Share& share = shares[(worker + i) % shares.size()];
-      for (;;) {
+    for (uint32_t i = 0; i < job.num_shares; ++i) {
+      Share& share = shares[(worker + i) % job.num_shares];
+      // Looked at first: claiming what is not there costs all others the cache line.
+      while (share.next.load(std::memory_order_relaxed) < share.end) {
         const uint32_t piece = share.next.fetch_add(1, std::memory_order_relaxed);
         if (piece >= share.end) {
           break;
@@ -83,14 +84,15 @@ struct ComputePool::Impl {
     }
   }
 
-  void Divide(uint32_t units, uint32_t grain) {
+  void Divide(uint32_t units, uint32_t grain, uint32_t num_shares) {
     job.units = units;
     job.grain = grain;
+    job.num_shares = num_shares;
     const uint64_t pieces = (uint64_t{units} + grain - 1) / grain;
-    for (size_t i = 0; i < shares.size(); ++i) {
-      shares[i].next.store(static_cast<uint32_t>(pieces * i / shares.size()),
+    for (uint32_t i = 0; i < num_shares; ++i) {
+      shares[i].next.store(static_cast<uint32_t>(pieces * i / num_shares),
                            std::memory_order_relaxed);
-      shares[i].end = static_cast<uint32_t>(pieces * (i + 1) / shares.size());
+      shares[i].end = static_cast<uint32_t>(pieces * (i + 1) / num_shares);
     }
   }
 
@@ -168,15 +170,16 @@ ComputePool::~ComputePool() {
   }
 }
 
-absl::Status ComputePool::Run(uint32_t units, uint32_t grain, UnitFunction fn) {
+absl::Status ComputePool::Run(uint32_t units, uint32_t grain, UnitFunction fn, Claiming claiming) {
   if (units == 0) {
     return absl::OkStatus();
   }
   Impl& impl = *impl_;
-  impl.Divide(units, std::max(grain, 1U));
+  grain = std::max(grain, 1U);
+  const bool alone = units <= grain || impl.threads.empty();
+  impl.Divide(units, grain, alone || claiming == Claiming::kInOrder ? 1 : num_workers_);
   impl.job.code.store(kernels::kOk, std::memory_order_relaxed);
   impl.job.fn = &fn;
-  const bool alone = units <= impl.job.grain || impl.threads.empty();
   if (!alone) {
     impl.busy.store(static_cast<uint32_t>(impl.threads.size()), std::memory_order_relaxed);
     impl.generation.fetch_add(1, std::memory_order_release);

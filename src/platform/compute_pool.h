@@ -40,6 +40,13 @@ struct ComputePoolOptions {
   bool pin = false;          // one CPU of the affinity mask per worker
 };
 
+// How pieces go to workers. Either way nobody waits while there are pieces left.
+enum class Claiming : uint8_t {
+  kOwnShare,  // each worker begins with consecutive ones, and helps the others then: it reads on
+              // behind what it has just read, and what was prefetched is its own
+  kInOrder,   // the next one for whoever is free: where the first ones take longest
+};
+
 class ComputePool {
  public:
   // ERRORS: kInvalidArgument (more threads than 1024), kResourceExhausted (thread or scratch
@@ -51,11 +58,14 @@ class ComputePool {
 
   [[nodiscard]] uint32_t num_workers() const { return num_workers_; }
 
-  // Calls fn over disjoint ranges that cover [0, units), on all workers, in pieces of at least
-  // `grain` units: each worker begins with consecutive ones and helps the others then. Returns when
-  // all are done. Allocates nothing. `units` ≤ grain runs on the caller alone. ERRORS: the first
-  // kernel code other than 0, as Status (see ToStatus); the other pieces still run.
-  absl::Status Run(uint32_t units, uint32_t grain, UnitFunction fn);
+  // Calls fn over disjoint ranges that cover [0, units), on all workers, in pieces of `grain` units
+  // (the last one may be smaller); returns when all are done. Allocates nothing. `units` ≤ grain
+  // runs on the caller alone. ERRORS: the first kernel code other than 0, as Status (see
+  // ToStatus); the other pieces still run.
+  absl::Status Run(uint32_t units,
+                   uint32_t grain,
+                   UnitFunction fn,
+                   Claiming claiming = Claiming::kOwnShare);
 
  private:
   struct Impl;

@@ -202,7 +202,15 @@ MaybeError ReadUser(JsonValue value, const FieldContext& context) {
 }
 
 MaybeError ReadSafetyIdentifier(JsonValue value, const FieldContext& context) {
-  return ReadShortString(value, "safety_identifier", 64, &context.out->prepared.user);
+  std::string user;
+  if (MaybeError error = ReadShortString(value, "safety_identifier", 64, &user);
+      error.has_value()) {
+    return error;
+  }
+  if (!user.empty()) {
+    context.out->prepared.user = std::move(user);
+  }
+  return std::nullopt;
 }
 
 MaybeError ReadServiceTier(JsonValue value, const FieldContext& /*context*/) {

@@ -148,10 +148,13 @@ absl::Status InPlaceAttention::Attend(const LayerQueries& queries) {
       .kv_type = geometry_.type,
   };
   SPINDLE_RETURN_IF_ERROR(Plan(attention, is_dense));
-  SPINDLE_RETURN_IF_ERROR(
-      pool_.Run(plan_.num_units, 1, [&](kernels::WorkRange range, kernels::Exec* exec) {
+  SPINDLE_RETURN_IF_ERROR(pool_.Run(
+      plan_.num_units,
+      1,
+      [&](kernels::WorkRange range, kernels::Exec* exec) {
         return kernels_.attention(attention, plan_, range, exec);
-      }));
+      },
+      platform::Claiming::kInOrder));
   if (plan_.num_partials == 0) {
     return absl::OkStatus();
   }

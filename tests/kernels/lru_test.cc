@@ -89,6 +89,27 @@ TEST_P(LruTest, FreeSlotsComeFirstAndLeaveTheHand) {
   EXPECT_EQ(result.hand, 3U);
 }
 
+// The hand behind the last slot starts over; only free slots and pinned ones.
+TEST_P(LruTest, EndsOfTheRanges) {
+  SPINDLE_TABLE_OR_SKIP(table, GetParam());
+  for (const uint32_t num_slots : {64U, 65U, 768U}) {
+    for (const uint32_t max_stamp : {0U, 1U, 254U}) {
+      std::vector<uint8_t> stamps(num_slots, static_cast<uint8_t>(max_stamp));
+      stamps[num_slots / 2] = kLruPinned;
+      for (const uint32_t wanted : {0U, 1U, num_slots - 1, num_slots}) {
+        for (const uint32_t hand : {0U, num_slots - 1, num_slots}) {
+          ExpectSame(*table,
+                     {.stamps = stamps.data(),
+                      .num_slots = num_slots,
+                      .max_stamp = max_stamp,
+                      .num_wanted = wanted,
+                      .hand = hand});
+        }
+      }
+    }
+  }
+}
+
 TEST_P(LruTest, EmptyGroup) {
   SPINDLE_TABLE_OR_SKIP(table, GetParam());
   const VictimResult result = table->select_victims(

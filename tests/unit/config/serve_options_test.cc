@@ -52,6 +52,21 @@ TEST(ServeOptionsTest, TracesAreOffAndTheirSizeHasARange) {
   }
 }
 
+TEST(ServeOptionsTest, FairSharesAreOffAndNotForTheOrderOfArrival) {
+  using enum serving::FairShareBy;
+  EXPECT_EQ(ParseServe({"m.gguf"})->serving.fair_share, kNobody);
+  EXPECT_EQ(ParseServe({"m.gguf", "--fair-share", "key"})->serving.fair_share, kKey);
+  EXPECT_EQ(ParseServe({"m.gguf", "--fair-share", "user"})->serving.fair_share, kUser);
+  EXPECT_FALSE(ParseServe({"m.gguf", "--fair-share", "tenant"}).ok());
+  const std::vector<std::string> fcfs = {"m.gguf", "--scheduling-policy", "fcfs", "--fair-share"};
+  std::vector<std::string> arguments = fcfs;
+  arguments.emplace_back("off");
+  EXPECT_TRUE(ParseServe(arguments).ok());
+  arguments.back() = "key";
+  EXPECT_THAT(std::string(ParseServe(arguments).status().message()),
+              ::testing::HasSubstr("--fair-share must be off"));
+}
+
 TEST(ServeOptionsTest, GatesAreFoundBesideTheModelUnlessNamed) {
   EXPECT_EQ(ParseServe({"m.gguf"})->load.sparse_gates, "");
   const auto named = ParseServe({"m.gguf", "--sparse-gates", "/g", "--sparse-algorithm", "seer_r"});

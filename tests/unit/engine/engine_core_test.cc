@@ -515,6 +515,40 @@ TEST(EngineCore, SendersTakeTurns) {
   }
 }
 
+// A flood grows no older while it is served, so it does not rise above the requests of others.
+TEST(EngineCore, AFloodDoesNotAgeWhileItIsServed) {
+  EngineWorld::Options options;
+  options.engine.max_num_seqs = 1;
+  EngineWorld world(options);
+  EngineRequest request = Endless(MakePrompt(10, 1), 2);
+  request.sender = "flood";
+  std::vector<decltype(world.Submit(request))> flood;
+  for (int i = 0; i < 6; ++i) {
+    flood.push_back(world.Submit(request));
+  }
+  const auto run_until_done = [&world](auto& client) {
+    while (!client->done()) {
+      world.core.Step();
+      client->Read();
+    }
+  };
+  world.core.Step();
+  world.clock.Advance(seconds(100));  // what waits would be in the first class by now
+  run_until_done(flood[0]);
+  world.core.Step();  // the second one begins
+  request.sender = "other";
+  auto other = world.Submit(request);
+  run_until_done(other);
+  flood[1]->Read();
+  flood[2]->Read();
+  EXPECT_TRUE(flood[1]->done());
+  EXPECT_FALSE(flood[2]->done());
+  for (auto& client : flood) {
+    world.RunUntilIdle(client);
+  }
+  EXPECT_TRUE(flood.back()->done());
+}
+
 TEST(EngineCore, LookAheadIsBounded) {
   EngineWorld::Options options;
   options.num_stripes = 40;

@@ -1,6 +1,8 @@
 #include "platform/compute_pool.h"
 
+#include <atomic>
 #include <numeric>
+#include <thread>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -33,6 +35,60 @@ TEST(ComputePoolTest, CoversEveryUnitExactlyOnce) {
         }
       }
     }
+  }
+}
+
+TEST(ComputePoolTest, PiecesInOrderGoToWhoeverIsFree) {
+  auto pool = ComputePool::Create({.num_threads = 2});
+  ASSERT_TRUE(pool.ok());
+  constexpr uint32_t kPieces = 200;
+  std::atomic<uint32_t> next{0};
+  std::atomic<bool> is_behind{false};
+  const absl::Status status = (*pool)->Run(
+      3 * kPieces,
+      3,
+      [&](kernels::WorkRange range, kernels::Exec*) {
+        EXPECT_EQ(range.end - range.begin, 3U);
+        // The other worker may have claimed one piece earlier and come here later.
+        is_behind = is_behind || range.begin / 3 > next.fetch_add(1) + 1;
+        return 0;
+      },
+      Claiming::kInOrder);
+  EXPECT_TRUE(status.ok());
+  EXPECT_EQ(next, kPieces);
+  EXPECT_FALSE(is_behind);
+}
+
+TEST(ComputePoolTest, AWorkerHelpsTheOthers) {
+  auto pool = ComputePool::Create({.num_threads = 2});
+  ASSERT_TRUE(pool.ok());
+  // The piece that begins a share waits until all others are done.
+  std::atomic<uint32_t> done{0};
+  const absl::Status status = (*pool)->Run(64, 1, [&](kernels::WorkRange range, kernels::Exec*) {
+    while (range.begin == 0 && done < 63) {
+    }
+    ++done;
+    return 0;
+  });
+  EXPECT_TRUE(status.ok());
+  EXPECT_EQ(done, 64U);
+}
+
+TEST(ComputePoolTest, ASingleAndTheLastPieceKeepTheirSizes) {
+  auto pool = ComputePool::Create({.num_threads = 3});
+  ASSERT_TRUE(pool.ok());
+  for (const uint32_t units : {1U, 4U, 5U, 9U}) {
+    std::atomic<uint32_t> total{0};
+    const auto caller = std::this_thread::get_id();
+    const absl::Status status =
+        (*pool)->Run(units, 4, [&](kernels::WorkRange range, kernels::Exec*) {
+          EXPECT_TRUE(units > 4 || std::this_thread::get_id() == caller);
+          EXPECT_TRUE(range.end - range.begin == 4 || range.end == units);
+          total += range.end - range.begin;
+          return 0;
+        });
+    EXPECT_TRUE(status.ok());
+    EXPECT_EQ(total, units);
   }
 }
 

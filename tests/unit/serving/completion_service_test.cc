@@ -261,6 +261,8 @@ TEST(CompletionServiceTest, SendersAreKeysOrTheirUsers) {
             sender({kUser, "t", "", u}));
   EXPECT_EQ(sender({kUser, "t", "", R"(,"user":"v","safety_identifier":"u")"}),
             sender({kUser, "t", "", u}));
+  EXPECT_EQ(sender({kUser, "t", "", R"(,"user":"u","safety_identifier":"")"}),
+            sender({kUser, "t", "", R"(,"safety_identifier":"","user":"u")"}));
 }
 
 TEST(CompletionServiceTest, RetentionReachesTheEngineUnderTheTenant) {
