@@ -57,25 +57,6 @@ SPINDLE_INLINE void ReduceAddEach(const F32x16 (&values)[4], float (&sums)[4]) {
   _mm_storeu_ps(sums, _mm512_castps512_ps128(_mm512_permutexvar_ps(firsts, four)));
 }
 
-// Bit j: lane j of `value` is at least, or above, that of `bound`. Not of a NaN.
-SPINDLE_INLINE uint64_t LanesAtLeast(F32x16 value, F32x16 bound) {
-  return _mm512_cmp_ps_mask(value, bound, _CMP_GE_OQ);
-}
-
-SPINDLE_INLINE uint64_t LanesAbove(F32x16 value, F32x16 bound) {
-  return _mm512_cmp_ps_mask(value, bound, _CMP_GT_OQ);
-}
-
-// sum + weights[j] in lanes where `value` is at least `bound`.
-SPINDLE_INLINE I32x16 AddWhereAtLeast(I32x16 sum,
-                                      F32x16 value,
-                                      F32x16 bound,
-                                      const uint16_t* weights) {
-  const __m256i packed = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(weights));
-  const __mmask16 lanes = _mm512_cmp_ps_mask(value, bound, _CMP_GE_OQ);
-  return _mm512_add_epi32(sum, _mm512_maskz_cvtepu16_epi32(lanes, packed));
-}
-
 // Lanes of `value` whose bit is set, the others of `other`.
 SPINDLE_INLINE F32x16 KeepLanes(uint64_t lanes, F32x16 value, F32x16 other) {
   return _mm512_mask_mov_ps(other, static_cast<__mmask16>(lanes), value);
@@ -84,36 +65,6 @@ SPINDLE_INLINE F32x16 KeepLanes(uint64_t lanes, F32x16 value, F32x16 other) {
 #else
 
 #if defined(__AVX2__)
-
-SPINDLE_INLINE uint64_t LanesAtLeast(F32x16 value, F32x16 bound) {
-  const auto of = [&](int i) __attribute__((always_inline)) {
-    return static_cast<uint64_t>(
-        _mm256_movemask_ps(_mm256_cmp_ps(value.half[i], bound.half[i], _CMP_GE_OQ)));
-  };
-  return of(0) | of(1) << 8U;
-}
-
-SPINDLE_INLINE uint64_t LanesAbove(F32x16 value, F32x16 bound) {
-  const auto of = [&](int i) __attribute__((always_inline)) {
-    return static_cast<uint64_t>(
-        _mm256_movemask_ps(_mm256_cmp_ps(value.half[i], bound.half[i], _CMP_GT_OQ)));
-  };
-  return of(0) | of(1) << 8U;
-}
-
-SPINDLE_INLINE I32x16 AddWhereAtLeast(I32x16 sum,
-                                      F32x16 value,
-                                      F32x16 bound,
-                                      const uint16_t* weights) {
-  for (int i = 0; i < 2; ++i) {
-    const __m128i packed = _mm_loadu_si128(reinterpret_cast<const __m128i*>(weights + 8 * i));
-    const __m256i lanes =
-        _mm256_castps_si256(_mm256_cmp_ps(value.half[i], bound.half[i], _CMP_GE_OQ));
-    sum.half[i] =
-        _mm256_add_epi32(sum.half[i], _mm256_and_si256(lanes, _mm256_cvtepu16_epi32(packed)));
-  }
-  return sum;
-}
 
 SPINDLE_INLINE F32x16 KeepLanes(uint64_t lanes, F32x16 value, F32x16 other) {
   const __m256i bits = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
@@ -127,37 +78,6 @@ SPINDLE_INLINE F32x16 KeepLanes(uint64_t lanes, F32x16 value, F32x16 other) {
 }
 
 #else
-
-SPINDLE_INLINE uint64_t LanesAtLeast(F32x16 value, F32x16 bound) {
-  uint64_t lanes = 0;
-  for (int i = 0; i < 4; ++i) {
-    lanes |= static_cast<uint64_t>(_mm_movemask_ps(_mm_cmpge_ps(value.part[i], bound.part[i])))
-             << (4 * i);
-  }
-  return lanes;
-}
-
-SPINDLE_INLINE uint64_t LanesAbove(F32x16 value, F32x16 bound) {
-  uint64_t lanes = 0;
-  for (int i = 0; i < 4; ++i) {
-    lanes |= static_cast<uint64_t>(_mm_movemask_ps(_mm_cmpgt_ps(value.part[i], bound.part[i])))
-             << (4 * i);
-  }
-  return lanes;
-}
-
-SPINDLE_INLINE I32x16 AddWhereAtLeast(I32x16 sum,
-                                      F32x16 value,
-                                      F32x16 bound,
-                                      const uint16_t* weights) {
-  for (int i = 0; i < 4; ++i) {
-    const __m128i packed = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(weights + 4 * i));
-    const __m128i lanes = _mm_castps_si128(_mm_cmpge_ps(value.part[i], bound.part[i]));
-    sum.part[i] = _mm_add_epi32(
-        sum.part[i], _mm_and_si128(lanes, _mm_unpacklo_epi16(packed, _mm_setzero_si128())));
-  }
-  return sum;
-}
 
 SPINDLE_INLINE F32x16 KeepLanes(uint64_t lanes, F32x16 value, F32x16 other) {
   float kept[kLanes];

@@ -5,6 +5,7 @@
 #include "kernels/api/exec.h"
 #include "kernels/cpu/attention_simd.h"
 #include "kernels/cpu/index_vectors.h"
+#include "kernels/cpu/select_simd.h"
 #include "kernels/functions.h"
 
 namespace spindle::kernels::SPINDLE_KERNEL_ISA {
