@@ -39,10 +39,6 @@ SPINDLE_INLINE uint64_t AtMost(const uint8_t* from, uint8_t bound) {
 #endif
 }
 
-SPINDLE_INLINE uint32_t CountBits(uint64_t bits) {
-  return static_cast<uint32_t>(__builtin_popcountll(bits));
-}
-
 // The stamps in words of 64; slots behind the last look pinned.
 struct Stamps {
   const uint8_t* full;

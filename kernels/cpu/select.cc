@@ -217,10 +217,6 @@ constexpr auto kAbove = [](F32x16 value, F32x16 bound) __attribute__((always_inl
   return LanesAbove(value, bound);
 };
 
-SPINDLE_INLINE uint32_t CountBits(uint64_t word) {
-  return static_cast<uint32_t>(__builtin_popcountll(word));
-}
-
 template <typename Compare>
 SPINDLE_INLINE uint32_t
 CountScores(const float* scores, uint32_t n, float bound, const Compare& compare) {

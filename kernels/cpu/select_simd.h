@@ -17,10 +17,6 @@ SPINDLE_INLINE uint64_t LanesAtLeast(F32x16 value, F32x16 bound) {
   return _mm512_cmp_ps_mask(value, bound, _CMP_GE_OQ);
 }
 
-SPINDLE_INLINE uint64_t LanesAbove(F32x16 value, F32x16 bound) {
-  return _mm512_cmp_ps_mask(value, bound, _CMP_GT_OQ);
-}
-
 SPINDLE_INLINE I32x16 AddWhereAtLeast(I32x16 sum,
                                       F32x16 value,
                                       F32x16 bound,
@@ -36,14 +32,6 @@ SPINDLE_INLINE uint64_t LanesAtLeast(F32x16 value, F32x16 bound) {
   const auto of = [&](int i) __attribute__((always_inline)) {
     return static_cast<uint64_t>(
         _mm256_movemask_ps(_mm256_cmp_ps(value.half[i], bound.half[i], _CMP_GE_OQ)));
-  };
-  return of(0) | of(1) << 8U;
-}
-
-SPINDLE_INLINE uint64_t LanesAbove(F32x16 value, F32x16 bound) {
-  const auto of = [&](int i) __attribute__((always_inline)) {
-    return static_cast<uint64_t>(
-        _mm256_movemask_ps(_mm256_cmp_ps(value.half[i], bound.half[i], _CMP_GT_OQ)));
   };
   return of(0) | of(1) << 8U;
 }
@@ -73,15 +61,6 @@ SPINDLE_INLINE uint64_t LanesAtLeast(F32x16 value, F32x16 bound) {
   return lanes;
 }
 
-SPINDLE_INLINE uint64_t LanesAbove(F32x16 value, F32x16 bound) {
-  uint64_t lanes = 0;
-  for (int i = 0; i < 4; ++i) {
-    lanes |= static_cast<uint64_t>(_mm_movemask_ps(_mm_cmpgt_ps(value.part[i], bound.part[i])))
-             << (4 * i);
-  }
-  return lanes;
-}
-
 SPINDLE_INLINE I32x16 AddWhereAtLeast(I32x16 sum,
                                       F32x16 value,
                                       F32x16 bound,
@@ -96,5 +75,9 @@ SPINDLE_INLINE I32x16 AddWhereAtLeast(I32x16 sum,
 }
 
 #endif
+
+SPINDLE_INLINE uint64_t LanesAbove(F32x16 value, F32x16 bound) {
+  return LanesAtLeast(value, bound) & ~LanesAtLeast(bound, value);
+}
 
 }  // namespace spindle::kernels::SPINDLE_KERNEL_ISA

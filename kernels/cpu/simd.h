@@ -20,6 +20,8 @@
 #error "per-ISA header: compile it in an object of kernels/CMakeLists.txt"
 #endif
 
+#include <cstdint>
+
 // Forced: a kernel that calls these out of line would pass vectors through memory.
 #define SPINDLE_INLINE [[maybe_unused]] static inline __attribute__((always_inline))
 #define SPINDLE_INLINE_MEMBER inline __attribute__((always_inline))
@@ -39,3 +41,12 @@
 #else
 #include "kernels/cpu/simd_sse2.h"
 #endif
+
+namespace spindle::kernels::SPINDLE_KERNEL_ISA {
+
+// Of a mask of lanes.
+SPINDLE_INLINE uint32_t CountBits(uint64_t bits) {
+  return static_cast<uint32_t>(__builtin_popcountll(bits));
+}
+
+}  // namespace spindle::kernels::SPINDLE_KERNEL_ISA

@@ -1,6 +1,7 @@
 #include "engine/engine_metrics.h"
 
 #include <chrono>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -38,6 +39,30 @@ std::string_view DTypeName(DType type) {
 uint64_t PagesPerStripe(const kv::KvGeometry& geometry) {
   return uint64_t{geometry.num_layers} * geometry.num_kv_heads *
          (kStripeTokens / geometry.page_tokens());
+}
+
+constexpr std::array<const char*, kNumCancelCauses> kCancelCauses = {
+    "client_gone", "admin", "deadline", "slow_reader", "timeout", "shutdown"};
+
+// Among kCancelCauses; nothing where a request was complete or failed.
+std::optional<size_t> CancelCauseOf(EndCause cause) {
+  switch (cause) {
+    case EndCause::kClientGone:
+      return 0;
+    case EndCause::kAdmin:
+      return 1;
+    case EndCause::kDeadline:
+      return 2;
+    case EndCause::kSlowReader:
+      return 3;
+    case EndCause::kRequestTimeout:
+    case EndCause::kQueueTimeout:
+      return 4;
+    case EndCause::kShutdown:
+      return 5;
+    default:
+      return std::nullopt;
+  }
 }
 
 }  // namespace
@@ -89,14 +114,12 @@ void EngineMetrics::AddRequestFamilies(metrics::Registry& registry, const Shape&
                                      EngineLabels({{"finished_reason", kReasons[i]}}));
   }
   constexpr std::array<const char*, kNumCancelPhases> kPhases = {"queued", "prefill", "decode"};
-  constexpr std::array<const char*, kNumCancelCauses> kCauses = {
-      "client_gone", "admin", "deadline", "slow_reader", "timeout", "shutdown"};
   for (size_t phase = 0; phase < kPhases.size(); ++phase) {
-    for (size_t cause = 0; cause < kCauses.size(); ++cause) {
+    for (size_t cause = 0; cause < kCancelCauses.size(); ++cause) {
       cancelled[phase][cause] =
           registry.AddCounter("spindle_requests_cancelled_total",
                               "Requests ended before they were complete, by phase and cause.",
-                              {{"phase", kPhases[phase]}, {"cause", kCauses[cause]}});
+                              {{"phase", kPhases[phase]}, {"cause", kCancelCauses[cause]}});
     }
   }
   stream_stalls = registry.AddCounter("spindle_stream_stalls_total",
@@ -290,32 +313,9 @@ void EngineMetrics::AddMoveFamilies(metrics::Registry& registry) {
 }
 
 void EngineMetrics::CountCancel(CancelPhase phase, EndCause cause) const {
-  // Order of kCauses.
-  size_t index = 0;
-  switch (cause) {
-    case EndCause::kClientGone:
-      index = 0;
-      break;
-    case EndCause::kAdmin:
-      index = 1;
-      break;
-    case EndCause::kDeadline:
-      index = 2;
-      break;
-    case EndCause::kSlowReader:
-      index = 3;
-      break;
-    case EndCause::kRequestTimeout:
-    case EndCause::kQueueTimeout:
-      index = 4;
-      break;
-    case EndCause::kShutdown:
-      index = 5;
-      break;
-    default:
-      return;
+  if (const std::optional<size_t> found = CancelCauseOf(cause); found.has_value()) {
+    cancelled[static_cast<size_t>(phase)][*found].Add();
   }
-  cancelled[static_cast<size_t>(phase)][index].Add();
 }
 
 void EngineMetrics::Publish(const StepLoad& load, const kv::KvStats& stats) {

@@ -16,11 +16,6 @@ MaybeError ReadAndDropBool(JsonValue value, std::string_view path) {
   return ReadBool(value, path, &ignored);
 }
 
-MaybeError ReadAndDropString(JsonValue value, std::string_view path) {
-  std::string ignored;
-  return ReadString(value, path, &ignored);
-}
-
 // A string of at most `max` characters.
 MaybeError ReadShortString(JsonValue value,
                            std::string_view path,
@@ -225,7 +220,8 @@ MaybeError ReadStore(JsonValue value, const FieldContext& /*context*/) {
 }
 
 MaybeError ReadPromptCacheKey(JsonValue value, const FieldContext& /*context*/) {
-  return ReadAndDropString(value, "prompt_cache_key");
+  std::string ignored;
+  return ReadString(value, "prompt_cache_key", &ignored);
 }
 
 MaybeError AcceptAnything(JsonValue /*value*/, const FieldContext& /*context*/) {

@@ -31,7 +31,9 @@ from progress import Progress  # noqa: E402
 
 MIN_COMPARED = 10000
 MAX_BOOKKEEPING_SHARE = 0.5
-GATED_SHAPE = "640/1536/256/16384"  # where recency costs something, as in D3
+# Where recency costs something. Groups of 192 frames take microseconds a step, and lists of so few lie in the first cache: the shares there depend on
+# the processor.
+GATED_SHAPE = "640/1536/256/16384"
 BENCH_REPETITIONS = 5
 UNIT_TOKENS = 512
 LINK_RATES = ("0.01", "0.004", "0.0015")

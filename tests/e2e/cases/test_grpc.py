@@ -6,6 +6,7 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
+from default_model import STRIPE_BYTES
 from harness import ADMIN_KEY, KEY, Server
 from stubs import error_info, pb, rpc
 
@@ -103,7 +104,7 @@ class GrpcTest(unittest.TestCase):
         self.inference.GenerateUnary(long, metadata=AUTH)
         stats = self.inference.GenerateUnary(long, metadata=AUTH).stats
         self.assertEqual((stats.kv.host_cached_tokens, stats.kv.disk_cached_tokens), (256, 0))
-        self.assertEqual(stats.kv.bytes, 5 * 64 * 23040)
+        self.assertEqual(stats.kv.bytes, 5 * STRIPE_BYTES)
         self.assertGreaterEqual(stats.ttft_ms, stats.queue_ms)
         self.assertEqual(len(stats.per_layer), 0)
         long.output.stats = pb.STATS_LEVEL_PER_LAYER

@@ -1,7 +1,7 @@
 """Where pages of KV are changes no answer: in place, through a fast tier that is far too small, over an emulated link."""
 import unittest
 
-from default_model import fast_bytes
+from default_model import GROUPS, HEADS, PAGE_BYTES, fast_bytes
 from harness import ADMIN_KEY, Server
 
 PROMPT = " ".join(f"Item {i} costs {i * 37 % 1000} coins." for i in range(200))  # more pages than a ring has frames
@@ -83,9 +83,9 @@ class PlacementTest(unittest.TestCase):
                 return response.json["error"]
             least = [refusal(tokens, fast_tier_budget_bytes=1)["min_bytes"] for tokens in (1, 640, 1280)]
             # Of stripes, the open one too: 1 KiB per stripe, layer and head.
-            self.assertEqual(least, [3 * 4 * 4096 + stripes * 90 * 1024 for stripes in (1, 11, 21)])
+            self.assertEqual(least, [HEADS * 4 * PAGE_BYTES + stripes * GROUPS * 1024 for stripes in (1, 11, 21)])
             never = refusal(2000)
-            self.assertEqual((never["code"], never["needed_bytes"]), ("kv_capacity_exceeded", 3 * 4 * 4096 + 32 * 90 * 1024))
+            self.assertEqual((never["code"], never["needed_bytes"]), ("kv_capacity_exceeded", HEADS * 4 * PAGE_BYTES + 32 * GROUPS * 1024))
             self.assertLess(never["capacity_bytes"], 3 << 20)
             tiers = server.request("GET", "/admin/kv", key=ADMIN_KEY).json["tiers"]
             self.assertEqual(tiers[0]["index_bytes"], 0)
