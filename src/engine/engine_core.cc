@@ -161,6 +161,7 @@ void EngineCore::RunBatch(TimePoint planned_since) {
     FailBatch(logits.status(), forward_end);
     return;
   }
+  PublishWork();
   for (size_t i = 0; i < batch_.entries().size(); ++i) {
     const BatchEntry& entry = batch_.entries()[i];
     Audit(i, *logits);
@@ -326,22 +327,7 @@ void EngineCore::Publish(TimePoint now, bool idle) {
       snapshot.oldest_waiting = since;
     }
   }
-  if (parts_.fast.tier != nullptr) {
-    const kv::FastTier& tier = *parts_.fast.tier;
-    const uint64_t frame_bytes = tier.pool().stride_bytes();
-    const uint64_t unused = tier.num_free_frames() * frame_bytes;
-    const uint64_t indexes = fast_.index_bytes();
-    snapshot.fast = {.capacity_bytes = tier.pool().num_frames() * frame_bytes,
-                     .free_bytes = unused - std::min(unused, indexes),
-                     .index_bytes = indexes,
-                     .is_emulated = parts_.fast.link != nullptr,
-                     .counters = parts_.runner.fast_counters()};
-    parts_.metrics.fast.Publish(*snapshot.fast);
-  }
-  parts_.metrics.sparse.PublishIndexed(parts_.runner.indexed_tokens());
-  if (parts_.trace != nullptr) {
-    parts_.metrics.trace.Publish(parts_.trace->Stats());
-  }
+  PublishWork();
   {
     MutexLock lock(snapshot_mutex_);
     snapshot_ = snapshot;
@@ -364,14 +350,37 @@ void EngineCore::Publish(TimePoint now, bool idle) {
   }
 }
 
+void EngineCore::PublishWork() {
+  parts_.metrics.sparse.PublishIndexed(parts_.runner.indexed_tokens());
+  if (parts_.trace != nullptr) {
+    parts_.metrics.trace.Publish(parts_.trace->Stats());
+  }
+  if (parts_.fast.tier == nullptr) {
+    return;
+  }
+  const kv::FastTier& tier = *parts_.fast.tier;
+  const uint64_t frame_bytes = tier.pool().stride_bytes();
+  const uint64_t unused = tier.num_free_frames() * frame_bytes;
+  const uint64_t indexes = fast_.index_bytes();
+  const FastLoad load = {.capacity_bytes = tier.pool().num_frames() * frame_bytes,
+                         .free_bytes = unused - std::min(unused, indexes),
+                         .index_bytes = indexes,
+                         .is_emulated = parts_.fast.link != nullptr,
+                         .counters = parts_.runner.fast_counters()};
+  parts_.metrics.fast.Publish(load);
+  MutexLock lock(snapshot_mutex_);
+  fast_load_ = load;
+}
+
 EngineLoad EngineCore::Load() const {
   Snapshot snapshot;
+  EngineLoad load{};
   {
     MutexLock lock(snapshot_mutex_);
     snapshot = snapshot_;
+    load.fast = fast_load_;
   }
   const Inbox::Waiting waiting = parts_.inbox.waiting();
-  EngineLoad load{};
   load.running = snapshot.running;
   load.waiting = waiting.requests + snapshot.preempted;
   load.waiting_tokens = waiting.tokens;
@@ -380,7 +389,6 @@ EngineLoad EngineCore::Load() const {
         parts_.clock.Now() - *snapshot.oldest_waiting);
   }
   load.kv = parts_.store.Stats();
-  load.fast = snapshot.fast;
   if (parts_.disk != nullptr) {
     load.disk = parts_.disk->Stats();
   }

@@ -84,6 +84,9 @@ class EngineCore {
   void SampleNext(Choice& choice, std::span<const float> row, TimePoint now);
   // `idle`: no step follows soon that would publish again.
   void Publish(TimePoint now, bool idle);
+  // What the runner counts. Also before a step's tokens leave, so that whoever has read an answer
+  // finds all its pages counted.
+  void PublishWork();
   [[nodiscard]] std::span<const float> LogitRow(std::span<const float> logits, uint32_t row) const;
 
   Parts parts_;
@@ -102,11 +105,11 @@ class EngineCore {
     uint32_t running = 0;
     uint32_t preempted = 0;
     std::optional<TimePoint> oldest_waiting;
-    std::optional<FastLoad> fast;
   };
 
   mutable Mutex snapshot_mutex_;
   Snapshot snapshot_ SPINDLE_GUARDED_BY(snapshot_mutex_);
+  std::optional<FastLoad> fast_load_ SPINDLE_GUARDED_BY(snapshot_mutex_);
 };
 
 }  // namespace spindle::engine

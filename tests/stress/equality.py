@@ -48,7 +48,7 @@ def answer(server, ids, tokens, **fields):
     body = {"model": "smol", "prompt": ids, "max_tokens": tokens, "temperature": 0, "logprobs": 20, "ignore_eos": True,
             "return_token_ids": True, **fields}
     while True:
-        response = server.post("/v1/completions", body, timeout=1200)
+        response = server.post("/v1/completions", body, timeout=3600)
         if response.status != 429:
             break
         time.sleep(float(response.headers["retry-after-ms"]) / 1000)
