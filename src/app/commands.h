@@ -25,6 +25,7 @@ enum ExitCode : int {
 int ServeCommand(const std::vector<std::string>& arguments);
 int ChatCommand(const std::vector<std::string>& arguments);
 int EvalCommand(const std::vector<std::string>& arguments);
+int CalibrateCommand(const std::vector<std::string>& arguments);
 int InspectCommand(const std::vector<std::string>& arguments);
 int KvCommand(const std::vector<std::string>& arguments);
 

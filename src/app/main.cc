@@ -20,6 +20,7 @@ constexpr std::string_view kUsage =
     "  serve MODEL     serve over HTTP (OpenAI-compatible) and gRPC\n"
     "  chat MODEL      talk to a model in the terminal (alias: run)\n"
     "  eval MODEL      measure what sparse attention changes\n"
+    "  calibrate MODEL measure from which context on sparse attention is quicker\n"
     "  inspect MODEL   show what a model file holds and the memory it takes\n"
     "  kv ls|stat|fsck|gc DIR\n"
     "                  look at, check or clean up the folder of the disk tier\n"
@@ -55,6 +56,9 @@ int main(int argc, char** argv) {
   }
   if (command == "eval") {
     return spindle::app::EvalCommand(rest);
+  }
+  if (command == "calibrate") {
+    return spindle::app::CalibrateCommand(rest);
   }
   if (command == "inspect") {
     return spindle::app::InspectCommand(rest);

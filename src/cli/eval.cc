@@ -7,9 +7,8 @@
 
 #include <fmt/format.h>
 
-#include "absl/strings/str_split.h"
-#include "base/read_file.h"
 #include "base/status_macros.h"
+#include "cli/eval_inputs.h"
 #include "cli/kv_sim_report.h"
 #include "config/memory_plan.h"
 #include "eval/eval_model.h"
@@ -21,18 +20,15 @@
 #include "eval/texts.h"
 #include "kernels/registry.h"
 #include "kv/kv_store.h"
-#include "model/config_reader.h"
 
 namespace spindle::cli {
 namespace {
 
-constexpr uint64_t kMaxTextBytes = uint64_t{1} << 30;
 constexpr uint32_t kLeastContext = 256;
 constexpr uint32_t kExactSteps = 16;
 // Room behind the context for questions and answers of tasks.
 constexpr uint32_t kTaskTokens = 256;
 constexpr const char* kNone = "none";
-constexpr const char* kStories = "stories";
 
 // The parsed form of the options.
 struct Plan {
@@ -41,20 +37,9 @@ struct Plan {
   eval::TaskOptions tasks;
 };
 
-std::vector<std::string> SplitList(const std::string& list) {
-  return absl::StrSplit(list, ',', absl::SkipEmpty());
-}
-
 absl::StatusOr<Plan> MakePlan(const EvalOptions& options) {
   Plan plan;
-  for (const std::string& text : SplitList(options.contexts)) {
-    const absl::StatusOr<uint64_t> tokens =
-        config::ParseUint(text, kLeastContext, uint64_t{1} << 24);
-    if (!tokens.ok()) {
-      return absl::InvalidArgumentError("--context: " + std::string(tokens.status().message()));
-    }
-    plan.contexts.push_back(static_cast<uint32_t>(*tokens));
-  }
+  SPINDLE_ASSIGN_OR_RETURN(plan.contexts, ParseContexts(options.contexts, kLeastContext));
   const absl::StatusOr<std::vector<double>> budgets = eval::ParseBudgets(options.budgets);
   if (!budgets.ok()) {
     return absl::InvalidArgumentError("--budgets: " + std::string(budgets.status().message()));
@@ -85,15 +70,6 @@ absl::StatusOr<Plan> MakePlan(const EvalOptions& options) {
   return plan;
 }
 
-absl::Status CheckTexts(const std::vector<std::string>& paths) {
-  for (const std::string& path : paths) {
-    if (std::count(paths.begin(), paths.end(), path) > 1) {
-      return absl::InvalidArgumentError("--text names '" + path + "' twice");
-    }
-  }
-  return absl::OkStatus();
-}
-
 absl::Status CheckContexts(const EvalOptions& options, const Plan& plan, uint32_t max_model_len) {
   const uint32_t behind =
       std::max(options.num_windows > 0 ? std::max(options.num_steps, options.num_free_steps) : 0U,
@@ -112,35 +88,6 @@ absl::Status CheckContexts(const EvalOptions& options, const Plan& plan, uint32_
     SPINDLE_RETURN_IF_ERROR(eval::CheckTaskOptions(plan.tasks, context));
   }
   return absl::OkStatus();
-}
-
-// The file's name; all of the path where files of other folders have the same one.
-std::string TextName(const std::string& path, const std::vector<std::string>& paths) {
-  const auto name = [](const std::string& of) {
-    return std::filesystem::path(of).filename().string();
-  };
-  const auto same = std::count_if(paths.begin(), paths.end(), [&](const std::string& other) {
-    return name(other) == name(path);
-  });
-  return same > 1 ? path : name(path);
-}
-
-absl::StatusOr<std::vector<eval::Text>> ReadTexts(const EvalOptions& options,
-                                                  uint32_t window_tokens) {
-  std::vector<eval::Text> texts;
-  const std::vector<std::string> stories = {kStories};
-  for (const std::string& path : options.texts.empty() ? stories : options.texts) {
-    if (path == kStories) {
-      // A sentence more per window, because windows begin where sentences do.
-      texts.push_back(eval::MakeStories(
-          options.seed,
-          (uint64_t{options.num_windows} + 1) * (eval::BytesPerWindow(window_tokens) + 1024)));
-      continue;
-    }
-    SPINDLE_ASSIGN_OR_RETURN(std::string content, ReadFile(path, kMaxTextBytes));
-    texts.push_back({TextName(path, options.texts), std::move(content)});
-  }
-  return texts;
 }
 
 // KV of the longest context with all forks behind it.
@@ -214,8 +161,9 @@ class Evaluation {
   absl::Status RunTexts(eval::EvalModel& model, eval::EvalSummary* summary) {
     const uint32_t longest = *std::max_element(plan_.contexts.begin(), plan_.contexts.end());
     const uint32_t window_tokens = longest + options_.num_steps;
-    SPINDLE_ASSIGN_OR_RETURN(const std::vector<eval::Text> texts,
-                             ReadTexts(options_, window_tokens));
+    SPINDLE_ASSIGN_OR_RETURN(
+        const std::vector<eval::Text> texts,
+        ReadEvalTexts(options_.texts, options_.seed, options_.num_windows, window_tokens));
     for (const eval::Text& text : texts) {
       summary->texts.push_back(text.name);
     }
@@ -314,29 +262,22 @@ void AddEvalOptions(config::OptionTable& table, EvalOptions& options) {
 }
 
 absl::StatusOr<EvalOutcome> Eval(const EvalOptions& options,
-                                 const std::shared_ptr<const formats::ModelFile>& file,
-                                 const text::Tokenizer& tokenizer,
-                                 const sparse::AlgorithmSet& algorithms,
+                                 const MeasuredModel& measured,
                                  const EvalProgress& progress) {
   SPINDLE_ASSIGN_OR_RETURN(const Plan plan, MakePlan(options));
   SPINDLE_RETURN_IF_ERROR(CheckTexts(options.texts));
-  const kernels::KernelTable* kernels = kernels::FindKernelsByName(options.load.isa);
-  if (kernels == nullptr) {
-    return absl::InvalidArgumentError("--isa " + options.load.isa +
-                                      " is unknown or not supported by this CPU");
-  }
-  SPINDLE_ASSIGN_OR_RETURN(model::ModelConfig shape, model::ReadConfig(*file));
-  SPINDLE_RETURN_IF_ERROR(model::ApplyOptions(options.load.model, &shape));
+  SPINDLE_ASSIGN_OR_RETURN(const kernels::KernelTable* const kernels, KernelsOf(options.load));
+  SPINDLE_ASSIGN_OR_RETURN(const model::ModelConfig shape, ShapeOf(options.load, *measured.file));
   SPINDLE_RETURN_IF_ERROR(CheckContexts(options, plan, shape.max_model_len));
   const kv::KvGeometry geometry = config::GeometryOf(options.load, shape);
   SPINDLE_ASSIGN_OR_RETURN(const std::vector<eval::EvalPolicy> policies,
-                           eval::MakePolicies(plan.policies, geometry, algorithms));
+                           eval::MakePolicies(plan.policies, geometry, measured.algorithms));
   if (!options.output.empty()) {
     SPINDLE_RETURN_IF_ERROR(MakeFolder(options.output));
   }
   SPINDLE_ASSIGN_OR_RETURN(
       const std::unique_ptr<eval::EvalModel> model,
-      eval::EvalModel::Load(file,
+      eval::EvalModel::Load(measured.file,
                             {.model = options.load.model,
                              .kv_type = geometry.type,
                              .threads = options.load.threads,
@@ -350,8 +291,8 @@ absl::StatusOr<EvalOutcome> Eval(const EvalOptions& options,
   outcome.summary.kernels = kernels->name;
   outcome.summary.exact_arithmetic = options.load.model.mode == kernels::ComputeMode::kExact;
   outcome.summary.seed = options.seed;
-  SPINDLE_RETURN_IF_ERROR(
-      Evaluation(options, plan, tokenizer, policies, progress).Run(*model, &outcome.summary));
+  SPINDLE_RETURN_IF_ERROR(Evaluation(options, plan, measured.tokenizer, policies, progress)
+                              .Run(*model, &outcome.summary));
   if (options.gates) {
     outcome.gates = eval::CheckGates(outcome.summary);
   }

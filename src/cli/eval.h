@@ -4,19 +4,16 @@
 
 #include <cstdint>
 #include <functional>
-#include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "cli/eval_inputs.h"
 #include "config/load_options.h"
 #include "config/option_table.h"
 #include "eval/gates.h"
 #include "eval/summary.h"
-#include "formats/model_file.h"
-#include "sparse/algorithm_set.h"
-#include "text/tokenizer.h"
 
 namespace spindle::cli {
 
@@ -56,15 +53,11 @@ struct EvalOutcome {
 // What is being done, and the fraction of it in [0, 1].
 using EvalProgress = std::function<void(const std::string&, double)>;
 
-// Loads the model and runs what the options say; writes the report's files. `algorithms`: those
-// that serve the model.
+// Loads the model and runs what the options say; writes the report's files.
 // ERRORS: kInvalidArgument naming the option and its range; kResourceExhausted (memory of KV or
 // indexes); those of the model, texts and files.
-[[nodiscard]] absl::StatusOr<EvalOutcome> Eval(
-    const EvalOptions& options,
-    const std::shared_ptr<const formats::ModelFile>& file,
-    const text::Tokenizer& tokenizer,
-    const sparse::AlgorithmSet& algorithms,
-    const EvalProgress& progress);
+[[nodiscard]] absl::StatusOr<EvalOutcome> Eval(const EvalOptions& options,
+                                               const MeasuredModel& measured,
+                                               const EvalProgress& progress);
 
 }  // namespace spindle::cli

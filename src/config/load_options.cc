@@ -127,84 +127,6 @@ void AddFastOptions(OptionTable& table, LoadOptions& options) {
               "most bytes of each file of --kv-trace");
 }
 
-// Defaults of a request's `spindle.sparse`.
-void AddSparseOptions(OptionTable& table, LoadOptions& options) {
-  engine::SparseRequest& sparse = options.sparse;
-  std::vector<std::pair<std::string, std::string>> algorithms = {{"auto", ""}};
-  for (const std::string_view name : engine::KnownAlgorithms()) {
-    algorithms.emplace_back(name, name);
-  }
-  table.Choice<std::string>("sparse-algorithm",
-                            &sparse.algorithm,
-                            std::move(algorithms),
-                            "how generated tokens attend to the context, unless a request says; "
-                            "auto: as the preset says, "
-                            "else dense");
-  table.Add({.name = "sparse-preset",
-             .value_name = "FILE",
-             .help = "YAML file with defaults of 'spindle.sparse' for the model; other options win",
-             .apply = [&options](const std::vector<std::string>& values) -> absl::Status {
-               options.sparse_preset_path = values.front();
-               SPINDLE_ASSIGN_OR_RETURN(options.sparse_preset, ReadSparsePreset(values.front()));
-               return absl::OkStatus();
-             },
-             .show = [&options]() -> OptionValue { return options.sparse_preset_path; }});
-  AddAlgorithmOptions(table, options);
-  constexpr uint32_t kMaxTokens = 1U << 30;
-  table
-      .OptionalUint32("sparse-budget",
-                      &sparse.budget_tokens,
-                      0,
-                      kMaxTokens,
-                      "tokens that a step selects per layer and KV head")
-      .shown_default = "2048";
-  table
-      .OptionalUint32(
-          "sparse-sink", &sparse.sink_tokens, 0, kMaxTokens, "first tokens, always attended")
-      .shown_default = "4";
-  table
-      .OptionalUint32(
-          "sparse-recent", &sparse.recent_tokens, 0, kMaxTokens, "last tokens, always attended")
-      .shown_default = "64";
-  table
-      .OptionalUint32("sparse-min-context",
-                      &sparse.min_context,
-                      0,
-                      kMaxTokens,
-                      "shorter contexts are attended densely")
-      .shown_default = "4096";
-  table.Add({.name = "sparse-top-p",
-             .value_name = "P",
-             .help = "select until the estimate of attention mass reaches P, in (0, 1]",
-             .apply = [&sparse](const std::vector<std::string>& values) -> absl::Status {
-               SPINDLE_ASSIGN_OR_RETURN(const double share, ParseNumber(values.front(), 0, 1));
-               if (share <= 0) {
-                 return absl::InvalidArgumentError("must be in (0, 1]");
-               }
-               sparse.top_p_mass = share;
-               return absl::OkStatus();
-             },
-             .show = [&sparse]() -> OptionValue {
-               return sparse.top_p_mass.has_value() ? OptionValue(*sparse.top_p_mass)
-                                                    : OptionValue();
-             }});
-  table.Add({.name = "sparse-dense-layers",
-             .value_name = "LAYERS",
-             .help = "layers that attend to everything: numbers, first:N, last:N, with commas",
-             .apply = [&sparse](const std::vector<std::string>& values) -> absl::Status {
-               SPINDLE_ASSIGN_OR_RETURN(sparse.dense_layers,
-                                        engine::ParseDenseLayers(values.front()));
-               return absl::OkStatus();
-             },
-             .show = [&sparse]() -> OptionValue {
-               std::string text;
-               for (const int32_t layer : sparse.dense_layers.value_or(std::vector<int32_t>())) {
-                 text += (text.empty() ? "" : ",") + std::to_string(layer);
-               }
-               return text;
-             }});
-}
-
 void AddKvOptions(OptionTable& table, LoadOptions& options) {
   AddBytes(table,
            "kv-host-bytes",
@@ -344,6 +266,83 @@ void AddAlgorithmOptions(OptionTable& table, LoadOptions& options) {
       {{"bf16", sparse::IndexType::kBf16}, {"int8", sparse::IndexType::kInt8}},
       "what quest, shadowkv and retroinfer remember of keys; int8 takes half the memory and "
       "chooses slightly differently");
+}
+
+void AddSparseOptions(OptionTable& table, LoadOptions& options) {
+  engine::SparseRequest& sparse = options.sparse;
+  std::vector<std::pair<std::string, std::string>> algorithms = {{"auto", ""}};
+  for (const std::string_view name : engine::KnownAlgorithms()) {
+    algorithms.emplace_back(name, name);
+  }
+  table.Choice<std::string>("sparse-algorithm",
+                            &sparse.algorithm,
+                            std::move(algorithms),
+                            "how generated tokens attend to the context, unless a request says; "
+                            "auto: as the preset says, "
+                            "else dense");
+  table.Add({.name = "sparse-preset",
+             .value_name = "FILE",
+             .help = "YAML file with defaults of 'spindle.sparse' for the model; other options win",
+             .apply = [&options](const std::vector<std::string>& values) -> absl::Status {
+               options.sparse_preset_path = values.front();
+               SPINDLE_ASSIGN_OR_RETURN(options.sparse_preset, ReadSparsePreset(values.front()));
+               return absl::OkStatus();
+             },
+             .show = [&options]() -> OptionValue { return options.sparse_preset_path; }});
+  AddAlgorithmOptions(table, options);
+  constexpr uint32_t kMaxTokens = 1U << 30;
+  table
+      .OptionalUint32("sparse-budget",
+                      &sparse.budget_tokens,
+                      0,
+                      kMaxTokens,
+                      "tokens that a step selects per layer and KV head")
+      .shown_default = "2048";
+  table
+      .OptionalUint32(
+          "sparse-sink", &sparse.sink_tokens, 0, kMaxTokens, "first tokens, always attended")
+      .shown_default = "4";
+  table
+      .OptionalUint32(
+          "sparse-recent", &sparse.recent_tokens, 0, kMaxTokens, "last tokens, always attended")
+      .shown_default = "64";
+  table
+      .OptionalUint32("sparse-min-context",
+                      &sparse.min_context,
+                      0,
+                      kMaxTokens,
+                      "shorter contexts are attended densely")
+      .shown_default = "4096";
+  table.Add({.name = "sparse-top-p",
+             .value_name = "P",
+             .help = "select until the estimate of attention mass reaches P, in (0, 1]",
+             .apply = [&sparse](const std::vector<std::string>& values) -> absl::Status {
+               SPINDLE_ASSIGN_OR_RETURN(const double share, ParseNumber(values.front(), 0, 1));
+               if (share <= 0) {
+                 return absl::InvalidArgumentError("must be in (0, 1]");
+               }
+               sparse.top_p_mass = share;
+               return absl::OkStatus();
+             },
+             .show = [&sparse]() -> OptionValue {
+               return sparse.top_p_mass.has_value() ? OptionValue(*sparse.top_p_mass)
+                                                    : OptionValue();
+             }});
+  table.Add({.name = "sparse-dense-layers",
+             .value_name = "LAYERS",
+             .help = "layers that attend to everything: numbers, first:N, last:N, with commas",
+             .apply = [&sparse](const std::vector<std::string>& values) -> absl::Status {
+               SPINDLE_ASSIGN_OR_RETURN(sparse.dense_layers,
+                                        engine::ParseDenseLayers(values.front()));
+               return absl::OkStatus();
+             },
+             .show = [&sparse]() -> OptionValue {
+               std::string text;
+               for (const int32_t layer : sparse.dense_layers.value_or(std::vector<int32_t>())) {
+                 text += (text.empty() ? "" : ",") + std::to_string(layer);
+               }
+               return text;
+             }});
 }
 
 void AddComputeOptions(OptionTable& table, LoadOptions& options) {

@@ -56,6 +56,9 @@ void AddModelOptions(OptionTable& table, LoadOptions& options);
 void AddComputeOptions(OptionTable& table, LoadOptions& options);
 void AddAlgorithmOptions(OptionTable& table, LoadOptions& options);
 
+// Defaults of a request's `spindle.sparse`, with AddAlgorithmOptions; part of AddLoadOptions, too.
+void AddSparseOptions(OptionTable& table, LoadOptions& options);
+
 // Adds the flags of the structure, with llama.cpp's and vLLM's spellings, to a table. Fields are
 // borrowed.
 void AddLoadOptions(OptionTable& table, LoadOptions& options);

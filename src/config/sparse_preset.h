@@ -14,4 +14,7 @@ namespace spindle::config {
 // when the model is loaded.
 [[nodiscard]] absl::StatusOr<engine::SparseRequest> ReadSparsePreset(const std::string& path);
 
+// A preset with the members that are set, one a line, so that reading it gives the same.
+[[nodiscard]] std::string SparsePresetText(const engine::SparseRequest& request);
+
 }  // namespace spindle::config

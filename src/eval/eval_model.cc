@@ -116,6 +116,20 @@ uint32_t EvalModel::DecodeBegin(SequenceId sequence) const {
       ->decode_begin;
 }
 
+ContextGroup::~ContextGroup() {
+  for (const SequenceId sequence : sequences_) {
+    model_.Close(sequence);
+  }
+}
+
+absl::StatusOr<SequenceId> ContextGroup::Add(std::span<const TokenId> context,
+                                             const sparse::PrefillPolicy* prefill,
+                                             sparse::PrefillUse* use) {
+  SPINDLE_ASSIGN_OR_RETURN(const SequenceId sequence, model_.Prefill(context, prefill, use));
+  sequences_.push_back(sequence);
+  return sequence;
+}
+
 absl::StatusOr<ForkGroup> ForkGroup::Create(EvalModel& model, SequenceId parent, size_t count) {
   return Create(model, std::vector<SequenceId>(count, parent));
 }

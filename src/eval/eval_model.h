@@ -97,6 +97,27 @@ class EvalModel {
   uint64_t num_opened_ = 0;
 };
 
+// Sequences of contexts, closed with this; forks of them live on. Borrows the model.
+class ContextGroup {
+ public:
+  explicit ContextGroup(EvalModel& model) : model_(model) {}
+
+  ~ContextGroup();
+  ContextGroup(const ContextGroup&) = delete;
+  ContextGroup& operator=(const ContextGroup&) = delete;
+
+  // As EvalModel::Prefill.
+  absl::StatusOr<SequenceId> Add(std::span<const TokenId> context,
+                                 const sparse::PrefillPolicy* prefill = nullptr,
+                                 sparse::PrefillUse* use = nullptr);
+
+  [[nodiscard]] const std::vector<SequenceId>& sequences() const { return sequences_; }
+
+ private:
+  EvalModel& model_;
+  std::vector<SequenceId> sequences_;
+};
+
 // Forks, closed with this.
 class ForkGroup {
  public:

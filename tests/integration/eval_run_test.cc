@@ -5,6 +5,7 @@
 #include "eval/forced_run.h"
 #include "eval/free_run.h"
 #include "eval/policies.h"
+#include "eval/step_times.h"
 #include "eval/summary.h"
 #include "integration/logits_support.h"
 #include "kernels/registry.h"
@@ -165,6 +166,39 @@ TEST_F(EvalRun, FreeDecodingUnderAFullBudgetIsTheDenseText) {
       EXPECT_EQ(result->policies[i].divergence, std::vector<double>(2, kSteps))
           << policies[i].Name();
     }
+  }
+}
+
+// Of a clock that a step moves by nothing, and asking it by one second: every round takes one.
+class CountingClock final : public Clock {
+ public:
+  [[nodiscard]] TimePoint Now() const override {
+    clock_.Advance(std::chrono::seconds(1));
+    return clock_.Now();
+  }
+
+ private:
+  mutable VirtualClock clock_;
+};
+
+TEST_F(EvalRun, StepsAreTimedAtEveryContext) {
+  const std::vector<EvalPolicy> policies = Policies({0.1});
+  const CountingClock clock;
+  double done = -1;
+  const StepTimesOptions options = {
+      .contexts = {64, 200, kContext}, .num_steps = 4, .num_rounds = 3};
+  const auto times =
+      TimeSteps(*model_, *policies.back().policy, windows_, options, clock, [&](double fraction) {
+        EXPECT_GT(fraction, done);
+        done = fraction;
+      });
+  ASSERT_TRUE(times.ok()) << times.status();
+  ASSERT_EQ(times->size(), 3U);
+  for (size_t i = 0; i < times->size(); ++i) {
+    EXPECT_EQ((*times)[i].context_tokens, options.contexts[i]);
+    EXPECT_EQ((*times)[i].dense_seconds, 0.25);
+    EXPECT_EQ((*times)[i].policy_seconds, 0.25);
+    EXPECT_EQ((*times)[i].speedup, 1);
   }
 }
 

@@ -66,5 +66,37 @@ TEST(SparsePresetTest, RefusesWhatARequestMayNotSay) {
   EXPECT_FALSE(ReadSparsePreset("/nonexistent/preset.yaml").ok());
 }
 
+TEST(SparsePresetTest, TextReadsAsItWasMeant) {
+  const engine::SparseRequest request = {
+      .algorithm = "shadowkv",
+      .budget_fraction = 0.125,
+      .sink_tokens = 8,
+      .recent_tokens = 32,
+      .min_context = 1500,
+      .dense_layers = std::vector<int32_t>{0, -1},
+      .layer_multipliers = {1, 0.1F},
+      .head_multipliers = {2},
+      .top_p_mass = 0.9,
+      .dense_fallback = true,
+      .min_mass = 0.3,
+      .reselect_interval = 4,
+      .params = {{"outlier_chunks", 16}},
+      .prefill = "xattention",
+      .prefill_params = {{"stride", 8}, {"threshold", 0.95}},
+  };
+  const std::string text = SparsePresetText(request);
+  const absl::StatusOr<engine::SparseRequest> again = Read(text);
+  ASSERT_TRUE(again.ok()) << again.status() << "\n" << text;
+  EXPECT_EQ(SparsePresetText(*again), text);
+  EXPECT_EQ(again->budget_fraction, request.budget_fraction);
+  EXPECT_EQ(again->dense_layers, request.dense_layers);
+  EXPECT_EQ(again->layer_multipliers, request.layer_multipliers);
+  EXPECT_EQ(again->dense_fallback, request.dense_fallback);
+  EXPECT_EQ(again->params, request.params);
+  EXPECT_EQ(again->prefill_params, request.prefill_params);
+  EXPECT_EQ(SparsePresetText({.algorithm = "dense"}), "algorithm: dense\n");
+  EXPECT_EQ(SparsePresetText({}), "");
+}
+
 }  // namespace
 }  // namespace spindle::config
