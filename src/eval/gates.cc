@@ -46,6 +46,9 @@ constexpr double kMassBudget = 0.125;
 constexpr MassBounds kMass = {0.94, 0.70, 0.95};
 constexpr MassBounds kQuestMass = {0.85, 0.55, 0.88};
 
+// Of a share of attention mass (API specification, section 9: top_p_mass).
+constexpr double kMaxOverestimate = 0.1;
+
 constexpr double kExactError = 1e-3;
 constexpr double kDefaultError = 2e-2;
 
@@ -127,6 +130,12 @@ void CheckCurve(const ForcedSummary& run, const PolicySummary& policy, Checks* c
                     At(policy, run) + ", median ÷ oracle's",
                     policy.mass_median / oracle->mass_median,
                     bounds.of_oracle);
+  }
+}
+
+void CheckEstimate(const ForcedSummary& run, const PolicySummary& policy, Checks* checks) {
+  if (policy.overestimate.has_value()) {
+    checks->AtMost("mass estimate", At(policy, run), *policy.overestimate, kMaxOverestimate);
   }
 }
 
@@ -315,6 +324,7 @@ std::vector<GateResult> CheckGates(const EvalSummary& summary) {
         continue;
       }
       CheckRegret(run, policy, &checks);
+      CheckEstimate(run, policy, &checks);
       CheckOrders(run, policy, &checks);
       CheckDrift(run, policy, &checks);
       if (run.context_tokens >= kLeastContext && HasCurve(policy)) {

@@ -74,6 +74,7 @@ class PolicyMaker {
           sparse::KnobValues(named, inner.knobs(), "setting", inner.name());
       status.Update(knobs.status());
       settings.knobs = std::move(knobs).value_or(std::vector<double>());
+      settings.estimates_mass = inner.mass_estimate();
     }
     if (!status.ok()) {
       return absl::InvalidArgumentError("--algorithms " + algorithm + ": " +

@@ -42,6 +42,9 @@ ordered_json ToJson(const PolicySummary& policy) {
           {"mass_median", policy.mass_median},
           {"mass_p5", policy.mass_p5},
           {"selected_mass_median", policy.selected_mass_median},
+          {"mass_overestimate",
+           policy.overestimate.has_value() ? ordered_json(*policy.overestimate)
+                                           : ordered_json(nullptr)},
           {"overlap", policy.overlap},
           {"window_kl", policy.window_kl},
           {"block_kl", policy.block_kl},
@@ -114,30 +117,32 @@ void AddForced(const ForcedSummary& run, std::string* out) {
   *out +=
       "| policy | attended | KL mean | interval | median | p99 | top-1 | top-5 | ΔPPL | RMS Δp | "
       "mass "
-      "median | mass p5 | selected mass | overlap |\n"
-      "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n";
+      "median | mass p5 | selected mass | estimate − mass | overlap |\n"
+      "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n";
   for (const PolicySummary& policy : run.policies) {
     if (policy.role == PolicyRole::kDense) {
       continue;
     }
-    fmt::format_to(add,
-                   "| {} | {:.1f} % | {:.4f} | {:.4f} … {:.4f} | {:.4f} | {:.3f} | {:.1f} % | "
-                   "{:.1f} % | {:+.2f} % | {:.2f} % | {} | {} | {} | {:.2f} |\n",
-                   policy.name,
-                   100 * policy.attended_share,
-                   policy.kl,
-                   policy.kl_interval.low,
-                   policy.kl_interval.high,
-                   policy.kl_median,
-                   policy.kl_p99,
-                   100 * policy.top1,
-                   100 * policy.top5_overlap,
-                   100 * policy.ppl_change,
-                   100 * policy.rms_probability_change,
-                   MassText(policy, policy.mass_median),
-                   MassText(policy, policy.mass_p5),
-                   MassText(policy, policy.selected_mass_median),
-                   policy.overlap);
+    fmt::format_to(
+        add,
+        "| {} | {:.1f} % | {:.4f} | {:.4f} … {:.4f} | {:.4f} | {:.3f} | {:.1f} % | "
+        "{:.1f} % | {:+.2f} % | {:.2f} % | {} | {} | {} | {} | {:.2f} |\n",
+        policy.name,
+        100 * policy.attended_share,
+        policy.kl,
+        policy.kl_interval.low,
+        policy.kl_interval.high,
+        policy.kl_median,
+        policy.kl_p99,
+        100 * policy.top1,
+        100 * policy.top5_overlap,
+        100 * policy.ppl_change,
+        100 * policy.rms_probability_change,
+        MassText(policy, policy.mass_median),
+        MassText(policy, policy.mass_p5),
+        MassText(policy, policy.selected_mass_median),
+        policy.overestimate.has_value() ? fmt::format("{:+.3f}", *policy.overestimate) : "–",
+        policy.overlap);
   }
   *out += '\n';
 }

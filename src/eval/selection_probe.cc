@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <utility>
 
 #include "base/prefix_key.h"
 #include "base/status_macros.h"
+#include "eval/statistics.h"
 
 namespace spindle::eval {
 namespace {
@@ -53,31 +55,37 @@ void DropAlwaysOn(const SelectJob& job, std::vector<uint64_t>* bits) {
   drop(num_tokens - std::min(std::max(1U, job.settings->recent_tokens), num_tokens), num_tokens);
 }
 
-// workspace.scores holds the mass of every position.
+// workspace.scores holds the mass of every position; `estimate` of what is attended, NaN: none.
 void AddMass(const SelectJob& job,
              const std::vector<uint64_t>& attended,
              const std::vector<float>& mass,
+             float estimate,
              HeadRecord* row) {
-  double on_attended = 0;
+  std::vector<double> on_attended(job.group, 0);  // [query head]
   double on_selected = 0;
   double selectable = 0;
   const uint32_t num_tokens = job.num_tokens();
   for (uint32_t position = 0; position < num_tokens; ++position) {
-    double here = 0;
-    for (uint32_t head = 0; head < job.group; ++head) {
-      here += mass[size_t{head} * num_tokens + position];
-    }
     const bool is_attended =
         (attended[position / kTokensPerWord] >> position % kTokensPerWord & 1U) != 0;
-    on_attended += is_attended ? here : 0;
+    double here = 0;
+    for (uint32_t head = 0; head < job.group; ++head) {
+      const double of_head = mass[size_t{head} * num_tokens + position];
+      here += of_head;
+      on_attended[head] += is_attended ? of_head : 0;
+    }
     if (!IsAlwaysOn(job, position)) {
       selectable += here;
       on_selected += is_attended ? here : 0;
     }
   }
   row->measured_rows = 1;
-  row->mass = on_attended / job.group;
+  row->mass = Mean(on_attended);
   row->selected_mass = selectable > 0 ? on_selected / selectable : 1;
+  if (!std::isnan(estimate)) {
+    row->estimated_rows = 1;
+    row->overestimate = estimate - *std::min_element(on_attended.begin(), on_attended.end());
+  }
 }
 
 }  // namespace
@@ -89,6 +97,8 @@ HeadRecord& HeadRecord::operator+=(const HeadRecord& other) {
   measured_rows += other.measured_rows;
   mass += other.mass;
   selected_mass += other.selected_mass;
+  estimated_rows += other.estimated_rows;
+  overestimate += other.overestimate;
   overlap_rows += other.overlap_rows;
   overlap += other.overlap;
   return *this;
@@ -159,7 +169,7 @@ void SelectionProbe::Select(const SelectJob& job,
   row.attended_share = row.attended_tokens / job.num_tokens();
   if (index_.has_keys() && job.decode_step % mass_stride_ == 0) {
     index_.ComputeMass(job, workspace);
-    AddMass(job, bits, workspace.scores, &row);
+    AddMass(job, bits, workspace.scores, out->mass, &row);
   }
   DropAlwaysOn(job, &bits);
   const std::vector<uint64_t>& before = found->second->Before(job.layer, job.head);

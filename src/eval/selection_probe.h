@@ -24,6 +24,10 @@ struct HeadRecord {
   double mass = 0;  // on all that is attended, mean over the query heads
   // The same without sink and recent tokens: mass on what was selected ÷ mass there was to select.
   double selected_mass = 0;
+  // Where the algorithm estimates the mass: its estimate less the truth, both of the query head
+  // with the least.
+  uint64_t estimated_rows = 0;
+  double overestimate = 0;
   uint64_t overlap_rows = 0;
   double overlap = 0;  // share of the selected tokens that the row before had selected too
 

@@ -90,6 +90,9 @@ void AddSelections(const SelectionRecord& record, PolicySummary* out) {
   out->attended_share = sum.attended_share / static_cast<double>(sum.rows);
   out->attended_tokens = sum.attended_tokens / static_cast<double>(sum.rows);
   out->overlap = sum.overlap_rows > 0 ? sum.overlap / static_cast<double>(sum.overlap_rows) : 0;
+  if (sum.estimated_rows > 0) {
+    out->overestimate = sum.overestimate / static_cast<double>(sum.estimated_rows);
+  }
   if (mass.empty()) {
     return;
   }

@@ -46,6 +46,8 @@ struct PolicySummary {
   double mass_median = 0;
   double mass_p5 = 0;
   double selected_mass_median = 0;
+  // The algorithm's estimate of its mass less the truth, mean; none: it makes no estimate.
+  std::optional<double> overestimate = {};
   double overlap = 0;
   std::vector<std::vector<double>> head_mass = {};  // [layer][KV head]; -1: dense, or not measured
 };

@@ -106,6 +106,12 @@ TEST_F(CurveGates, Top1PerplexityAndMass) {
   At(0.125).mass_p5 = 0.7;
   At(0.125, PolicyRole::kOracle).mass_median = 0.999;
   EXPECT_THAT(FailedOf(run_), testing::ElementsAre("mass")) << "below 0.95 of the oracle's";
+  At(0.125, PolicyRole::kOracle).mass_median = 0.97;
+  At(0.125).mass_median = 0.97;
+  At(0.125).overestimate = 0.1;
+  EXPECT_THAT(FailedOf(run_), testing::IsEmpty());
+  At(0.125).overestimate = 0.11;
+  EXPECT_THAT(FailedOf(run_), testing::ElementsAre("mass estimate"));
 }
 
 TEST_F(CurveGates, RegretIsAgainstTheOracle) {

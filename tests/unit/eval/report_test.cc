@@ -30,7 +30,9 @@ ForcedSummary MakeRun() {
                        .attended_share = 0.125,
                        .measured_rows = 1,
                        .mass = 0.75,
-                       .selected_mass = 0.5};
+                       .selected_mass = 0.5,
+                       .estimated_rows = 1,
+                       .overestimate = -0.25};
   result.policies[1].selections.Add(LayerIdx(1), KvHeadIdx(0), row, {});
   std::vector<EvalPolicy> policies;
   policies.emplace_back();
@@ -51,6 +53,8 @@ TEST(Summary, MeansAreOverWindowsAndSteps) {
   EXPECT_DOUBLE_EQ(quest.kl_interval.low, 0.1);
   EXPECT_DOUBLE_EQ(quest.kl_interval.high, 0.3);
   EXPECT_DOUBLE_EQ(quest.mass_median, 0.75);
+  EXPECT_EQ(quest.overestimate, -0.25);
+  EXPECT_EQ(run.policies[0].overestimate, std::nullopt) << "makes no estimate";
   EXPECT_DOUBLE_EQ(quest.attended_share, 0.125);
   EXPECT_THAT(quest.head_mass[0], testing::ElementsAre(-1)) << "attends densely";
   EXPECT_THAT(quest.head_mass[1], testing::ElementsAre(0.75));

@@ -1,6 +1,7 @@
 // What the probe says about choices, against sums over sets of positions.
 #include "eval/selection_probe.h"
 
+#include <algorithm>
 #include <cmath>
 #include <memory>
 #include <random>
@@ -10,6 +11,7 @@
 #include <gtest/gtest.h>
 
 #include "sparse/quest/quest_algorithm.h"
+#include "sparse/shadowkv/shadowkv_algorithm.h"
 #include "support/random_seed.h"
 #include "unit/sparse/selection_rig.h"
 
@@ -104,6 +106,28 @@ TEST_F(Probe, MeasuresTheMassOfWhatIsAttended) {
   EXPECT_NEAR(head.mass, MassOn(attended, q), 1e-4);
   EXPECT_NEAR(head.selected_mass, MassOn(selected, q) / MassOn(selectable, q), 1e-4);
   EXPECT_EQ(head.overlap_rows, 0U) << "no row before";
+}
+
+TEST_F(Probe, ComparesAnEstimateWithTheLeastMassOfAHead) {
+  SCOPED_TRACE(testing::Message() << "seed " << seed_);
+  SelectionProbe probe(geometry_, std::make_shared<sparse::ShadowKvAlgorithm>(), 1);
+  sparse::SelectionRig rig(probe, *kernels::BestKernels(), kProbeDim, DType::kBF16);
+  const sparse::SparseSettings settings{.sink_tokens = 4,
+                                        .recent_tokens = 32,
+                                        .estimates_mass = true,
+                                        .knobs = {0}};  // no outliers
+  SelectionRecord record(1, 1);
+  probe.Attach(settings, &record);
+  const std::vector<float> keys = Draw(size_t{500} * kProbeDim);
+  rig.Append(keys);
+  rig_.Append(keys);
+  const std::vector<float> q = Draw(2 * kProbeDim);
+  const sparse::Selection selection = rig.Select(settings, 100, q, kProbeScale);
+  const std::set<uint32_t> attended = sparse::PositionsOf(selection.tiles);
+  const double least = std::min(MassOn(attended, {q.begin(), q.begin() + kProbeDim}),
+                                MassOn(attended, {q.begin() + kProbeDim, q.end()}));
+  EXPECT_EQ(record.Of(0, 0).estimated_rows, 1U);
+  EXPECT_NEAR(record.Of(0, 0).overestimate, selection.mass - least, 1e-4);
 }
 
 TEST_F(Probe, EverythingHasAllMass) {
