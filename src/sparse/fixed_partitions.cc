@@ -34,6 +34,20 @@ uint32_t AlwaysFrom(const SelectJob& job, uint32_t partition_tokens) {
   return std::min(num_tokens - recent, num_tokens / partition_tokens * partition_tokens);
 }
 
+// Half-open; begin ≥ end: none.
+struct Positions {
+  uint32_t begin;
+  uint32_t end;
+};
+
+// Of a partition, without what is always attended.
+Positions PositionsBesideAlways(const SelectJob& job,
+                                uint32_t partition_tokens,
+                                uint32_t partition) {
+  return {std::max(partition * partition_tokens, job.settings->sink_tokens),
+          std::min((partition + 1) * partition_tokens, AlwaysFrom(job, partition_tokens))};
+}
+
 }  // namespace
 
 PartitionRange CandidatesOf(const SelectJob& job, uint32_t partition_tokens) {
@@ -44,10 +58,8 @@ PartitionRange CandidatesOf(const SelectJob& job, uint32_t partition_tokens) {
 }
 
 uint32_t TokensBesideAlways(const SelectJob& job, uint32_t partition_tokens, uint32_t partition) {
-  const uint32_t begin = std::max(partition * partition_tokens, job.settings->sink_tokens);
-  const uint32_t end =
-      std::min((partition + 1) * partition_tokens, AlwaysFrom(job, partition_tokens));
-  return begin < end ? end - begin : 0;
+  const Positions positions = PositionsBesideAlways(job, partition_tokens, partition);
+  return positions.begin < positions.end ? positions.end - positions.begin : 0;
 }
 
 uint32_t BudgetPartitions(const SelectJob& job,
@@ -116,6 +128,27 @@ void WriteTiles(const SelectJob& job,
       }
     }
     if (live != 0) {
+      out->push_back({.tile = tile, .live = live});
+    }
+  }
+}
+
+void WriteCandidateTiles(const SelectJob& job,
+                         uint32_t partition_tokens,
+                         PartitionRange candidates,
+                         std::span<const uint32_t> some,
+                         std::vector<TileLive>* out) {
+  for (const uint32_t candidate : some) {
+    const uint32_t partition = candidates.begin + candidate;
+    const uint32_t tile = partition * partition_tokens / kLanes;
+    const Positions positions = PositionsBesideAlways(job, partition_tokens, partition);
+    const uint64_t live = LanesOfTile(tile, positions.begin, positions.end);
+    if (live == 0) {
+      continue;
+    }
+    if (!out->empty() && out->back().tile == tile) {
+      out->back().live |= live;
+    } else {
       out->push_back({.tile = tile, .live = live});
     }
   }

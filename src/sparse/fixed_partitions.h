@@ -60,6 +60,14 @@ void WriteTiles(const SelectJob& job,
                 std::span<const uint64_t> chosen,
                 std::vector<TileLive>* out);
 
+// Tiles of those tokens of some candidates (from candidates.begin, ascending) that are not attended
+// in any case.
+void WriteCandidateTiles(const SelectJob& job,
+                         uint32_t partition_tokens,
+                         PartitionRange candidates,
+                         std::span<const uint32_t> some,
+                         std::vector<TileLive>* out);
+
 // Tiles of the positions [0, sink) and [window, num_tokens).
 void WriteSinkAndWindow(uint32_t sink,
                         uint32_t window,

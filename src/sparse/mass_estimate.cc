@@ -26,6 +26,7 @@ void Choose(uint32_t i, std::vector<uint64_t>* chosen) {
 
 MassEstimate::MassEstimate(const SelectJob& job,
                            std::span<const TileLive> always,
+                           const MassSample& sample,
                            SelectWorkspace& workspace)
     : job_(job), workspace_(workspace) {
   const size_t num_candidates = workspace.sizes.size();
@@ -37,6 +38,10 @@ MassEstimate::MassEstimate(const SelectJob& job,
     const float largest = *std::max_element(scores.begin(), scores.end());
     shift_[head] = std::max({double{lse[head]}, ScoreOf(job, largest)});
     always_[head] = std::exp(double{lse[head]} - shift_[head]);
+    factor_[head] = 1;
+  }
+  Correct(sample);
+  for (uint32_t head = 0; head < job.group; ++head) {
     whole_[head] = always_[head];
     for (uint32_t i = 0; i < num_candidates; ++i) {
       whole_[head] += Weight(head, i);
@@ -44,10 +49,27 @@ MassEstimate::MassEstimate(const SelectJob& job,
   }
 }
 
+void MassEstimate::Correct(const MassSample& sample) {
+  if (sample.candidates.empty()) {
+    return;
+  }
+  std::array<float, kernels::kMaxGroup> lse{};
+  ExactLse(job_, sample.tiles, workspace_, std::span(lse).first(job_.group));
+  for (uint32_t head = 0; head < job_.group; ++head) {
+    double estimated = 0;
+    for (const uint32_t i : sample.candidates) {
+      estimated += Weight(head, i);
+    }
+    const double factor = std::exp(double{lse[head]} - shift_[head]) / estimated;
+    // Weights too small to be told from 0 say nothing.
+    factor_[head] = std::isfinite(factor) && factor > 0 ? factor : 1;
+  }
+}
+
 double MassEstimate::Weight(uint32_t head, uint32_t candidate) const {
   const std::vector<uint16_t>& sizes = workspace_.sizes;
   const float product = workspace_.scores[head * sizes.size() + candidate];
-  return sizes[candidate] * std::exp(ScoreOf(job_, product) - shift_[head]);
+  return factor_[head] * sizes[candidate] * std::exp(ScoreOf(job_, product) - shift_[head]);
 }
 
 float MassEstimate::LeastShare(const PerHead& covered) const {
@@ -114,6 +136,29 @@ float MassEstimate::ChooseCovering(double share, const ChoiceLimit& limit) const
   return LeastShare(covered);
 }
 
+namespace {
+
+// About kSampled candidates, equally far apart: a function of the row's position alone, and the
+// same whatever is chosen, so that larger shares choose supersets.
+void TakeSample(const SelectJob& job,
+                uint32_t partition_tokens,
+                PartitionRange candidates,
+                SelectWorkspace& workspace) {
+  constexpr uint32_t kSampled = 32;
+  workspace.sampled.clear();
+  workspace.sampled_tiles.clear();
+  const uint32_t stride = (candidates.size() + kSampled - 1) / kSampled;
+  for (uint32_t i = 0; i < candidates.size(); i += stride) {
+    if (workspace.best[i] > kNoScore) {
+      workspace.sampled.push_back(i);
+    }
+  }
+  WriteCandidateTiles(
+      job, partition_tokens, candidates, workspace.sampled, &workspace.sampled_tiles);
+}
+
+}  // namespace
+
 float ChooseWithMass(const SelectJob& job,
                      uint32_t partition_tokens,
                      PartitionRange candidates,
@@ -124,7 +169,9 @@ float ChooseWithMass(const SelectJob& job,
     workspace.sizes[i] =
         static_cast<uint16_t>(TokensBesideAlways(job, partition_tokens, candidates.begin + i));
   }
-  const MassEstimate estimate(job, workspace.always, workspace);
+  TakeSample(job, partition_tokens, candidates, workspace);
+  const MassEstimate estimate(
+      job, workspace.always, {workspace.sampled, workspace.sampled_tiles}, workspace);
   if (job.settings->top_p_mass > 0) {
     return estimate.ChooseCovering(job.settings->top_p_mass, {.most = wanted});
   }

@@ -24,6 +24,8 @@ struct SelectWorkspace {
   // For the exact share of some positions:
   kernels::Exec* exec = nullptr;  // of the worker
   std::vector<TileLive> always;
+  std::vector<uint32_t> sampled;  // candidates
+  std::vector<TileLive> sampled_tiles;
   std::vector<kernels::KvRun> runs;
   std::vector<float> attended;  // [group][head_dim], then a state
 };

@@ -125,7 +125,8 @@ class ZoneChoice {
 
   // The same, or as few as top_p_mass needs. The steady zone is in out->tiles.
   uint32_t RetrieveWithMass(Selection* out) {
-    const MassEstimate estimate(job_, out->tiles, workspace_);
+    // Clusters are near their means: no sample.
+    const MassEstimate estimate(job_, out->tiles, {}, workspace_);
     if (job_.settings->top_p_mass == 0) {
       const uint32_t num_retrieved = RetrieveBest();
       out->mass = estimate.ShareOf(workspace_.chosen);

@@ -112,10 +112,8 @@ TEST_F(Probe, ComparesAnEstimateWithTheLeastMassOfAHead) {
   SCOPED_TRACE(testing::Message() << "seed " << seed_);
   SelectionProbe probe(geometry_, std::make_shared<sparse::ShadowKvAlgorithm>(), 1);
   sparse::SelectionRig rig(probe, *kernels::BestKernels(), kProbeDim, DType::kBF16);
-  const sparse::SparseSettings settings{.sink_tokens = 4,
-                                        .recent_tokens = 32,
-                                        .estimates_mass = true,
-                                        .knobs = {0}};  // no outliers
+  const sparse::SparseSettings settings{
+      .sink_tokens = 4, .recent_tokens = 32, .estimates_mass = true, .knobs = {0}};  // no outliers
   SelectionRecord record(1, 1);
   probe.Attach(settings, &record);
   const std::vector<float> keys = Draw(size_t{500} * kProbeDim);

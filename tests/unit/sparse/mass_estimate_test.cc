@@ -97,6 +97,30 @@ double MassDot(const MassCase& of, uint32_t head, const std::vector<double>& key
   return sum;
 }
 
+std::vector<double> KeyOf(const SelectionRig& rig, uint32_t position) {
+  std::vector<double> key(kMassDim);
+  for (uint32_t e = 0; e < kMassDim; ++e) {
+    key[e] = double{rig.Key(position, e)};
+  }
+  return key;
+}
+
+// About 32, equally far apart, of the chunks between sink and recent tokens; outliers among them
+// are none.
+std::set<uint32_t> SampledChunks(const MassCase& of) {
+  const uint32_t begin = of.settings.sink_tokens / kMassChunk;
+  const uint32_t recent = std::min(of.num_tokens, std::max(1U, of.settings.recent_tokens));
+  uint32_t end = begin;
+  while ((end + 1) * kMassChunk <= of.num_tokens && end * kMassChunk < of.num_tokens - recent) {
+    ++end;
+  }
+  std::set<uint32_t> chunks;
+  for (uint32_t chunk = begin; chunk < end; chunk += (end - begin + 31) / 32) {
+    chunks.insert(chunk);
+  }
+  return chunks;
+}
+
 NaiveMass DefineMass(const MassCase& of, const SelectionRig& rig, std::set<uint32_t> always) {
   NaiveMass mass;
   mass.always = std::move(always);
@@ -118,28 +142,39 @@ NaiveMass DefineMass(const MassCase& of, const SelectionRig& rig, std::set<uint3
       means.push_back(mean);
     }
   }
+  const std::set<uint32_t> sampled = SampledChunks(of);
   std::vector<double> best(mass.candidates.size(), -1e300);
   for (uint32_t head = 0; head < of.group; ++head) {
     double always_weight = 0;
     for (const uint32_t position : mass.always) {
-      std::vector<double> key(kMassDim);
-      for (uint32_t e = 0; e < kMassDim; ++e) {
-        key[e] = double{rig.Key(position, e)};
-      }
-      always_weight += std::exp(double{kMassScale} * MassDot(of, head, key));
+      always_weight += std::exp(double{kMassScale} * MassDot(of, head, KeyOf(rig, position)));
     }
     std::vector<double>& weights = mass.weight.emplace_back();
     double sum = 0;
-    double whole = always_weight;
+    double sampled_exactly = 0;
+    double sampled_by_means = 0;
     for (uint32_t i = 0; i < means.size(); ++i) {
       uint32_t beside = 0;
+      double exact = 0;
       for (uint32_t t = 0; t < kMassChunk; ++t) {
-        beside += mass.always.contains(mass.candidates[i] * kMassChunk + t) ? 0U : 1U;
+        const uint32_t position = mass.candidates[i] * kMassChunk + t;
+        if (!mass.always.contains(position)) {
+          ++beside;
+          exact += std::exp(double{kMassScale} * MassDot(of, head, KeyOf(rig, position)));
+        }
       }
       const double power = std::exp(double{kMassScale} * MassDot(of, head, means[i]));
       sum += power;
       weights.push_back(beside * power);
-      whole += weights.back();
+      if (sampled.contains(mass.candidates[i])) {
+        sampled_exactly += exact;
+        sampled_by_means += weights.back();
+      }
+    }
+    double whole = always_weight;
+    for (double& weight : weights) {
+      weight *= sampled_by_means > 0 ? sampled_exactly / sampled_by_means : 1;
+      whole += weight;
     }
     for (uint32_t i = 0; i < means.size(); ++i) {
       best[i] = std::max(best[i], double{kMassScale} * MassDot(of, head, means[i]) - std::log(sum));
