@@ -63,6 +63,7 @@ class Run:
             self.passes = server.metric_sum("spindle_kv_multi_pass_total")
             self.preemptions = server.metric_sum("vllm:num_preemptions_total")
             self.stored = server.metric_sum("spindle_kv_move_bytes_total", to="disk")
+            self.spills = server.metric_sum("spindle_kv_spills_total")
         line.end(f"{label}: {len(jobs)}/{len(jobs)} in {time.monotonic() - started:.0f} s, {self.moves:.0f} page moves, "
                  f"{self.hits:.0f} hits, {self.passes:.0f} with several passes, {self.preemptions:.0f} preemptions")
 
@@ -111,6 +112,12 @@ def dense(context, prompts, tokens, failures):
     compare("mirror, preempted", run, plain, failures)
     if run.preemptions == 0:
         failures.append("mirror, preempted: no preemption")
+    with tempfile.TemporaryDirectory() as folder:
+        label = "mirror, preempted, with a disk tier"
+        run = Run(label, [*pressed, "--kv-disk-path", folder], shortest, LONG_ANSWER, 8, cache_prompt=False)
+        compare(label, run, plain, failures)
+        if run.spills == 0:
+            failures.append(f"{label}: nothing was spilled")
 
 
 def synthetic(context, prompts, tokens, failures):
