@@ -1,4 +1,4 @@
-// Plain-loop K4 in double precision, the oracle of the tests.
+// Rotation and append in plain loops and double precision, the oracle of the tests.
 #include <cmath>
 #include <cstddef>
 #include <cstring>

@@ -15,6 +15,8 @@
 #include "cli/kv.h"
 #include "cli/kv_sim.h"
 #include "config/environment.h"
+#include "config/option_error.h"
+#include "config/option_warnings.h"
 #include "config/serve_options.h"
 #include "kernels/registry.h"
 #include "platform/memory.h"
@@ -22,11 +24,20 @@
 namespace spindle::app {
 namespace {
 
-ExitCode ModelExitCode(const absl::Status& status) {
-  return status.code() == absl::StatusCode::kResourceExhausted ? kExitMemory : kExitModel;
+void Warn(const std::vector<std::string>& warnings) {
+  for (const std::string& warning : warnings) {
+    log::Warn("option", {{"warning", warning}});
+  }
 }
 
 }  // namespace
+
+ExitCode LoadExitCode(const absl::Status& status) {
+  if (config::IsOptionError(status)) {
+    return kExitUsage;
+  }
+  return absl::IsResourceExhausted(status) ? kExitMemory : kExitModel;
+}
 
 std::optional<int> ParseArguments(config::OptionTable& table,
                                   const std::string& command,
@@ -50,9 +61,7 @@ std::optional<int> ParseArguments(config::OptionTable& table,
     }
     *model = positional;
   }
-  for (const std::string& warning : warnings) {
-    log::Warn("option", {{"warning", warning}});
-  }
+  Warn(warnings);
   return std::nullopt;
 }
 
@@ -90,6 +99,7 @@ int ServeOver(const DiskEnvironment& disk, const std::vector<std::string>& argum
   if (const absl::Status status = log::Configure(options.log); !status.ok()) {
     return Fatal(kExitUsage, status);
   }
+  Warn(config::LoadWarnings(table, options.load));
   platform::BoundAllocator();
   std::vector<config::EffectiveOption> effective = table.Effective();
   return ServerProcess(std::move(options), std::move(effective), disk).Run();
@@ -124,7 +134,11 @@ int ChatCommand(const std::vector<std::string>& arguments) {
   if (load.model_path.empty()) {
     return Fatal(kExitUsage, "MODEL is required: a GGUF file, safetensors file or model folder");
   }
+  if (const absl::Status status = config::CheckLoadOptions(load); !status.ok()) {
+    return Fatal(kExitUsage, status);
+  }
   log::SetLevel(log::Level::kWarn);
+  Warn(config::LoadWarnings(table, load));
   metrics::Registry registry({});
   serving::ServingOptions serving;
   serving.served_names = {"chat"};
@@ -136,7 +150,7 @@ int ChatCommand(const std::vector<std::string>& arguments) {
           bar.Show(fraction);
         });
     if (!loaded.ok()) {
-      return Fatal(ModelExitCode(loaded.status()), loaded.status());
+      return Fatal(LoadExitCode(loaded.status()), loaded.status());
     }
     // What the model says of itself wins. At temperature 1 small models ramble.
     if (!chat.temperature.has_value()) {
@@ -169,10 +183,21 @@ int InspectCommand(const std::vector<std::string>& arguments) {
     return Fatal(kExitUsage, "MODEL is required: a GGUF file, safetensors file or model folder");
   }
   const absl::Status status = cli::Inspect(options);
-  return status.ok() ? kExitOk : Fatal(ModelExitCode(status), status);
+  return status.ok() ? kExitOk : Fatal(LoadExitCode(status), status);
 }
 
 namespace {
+
+constexpr std::string_view kKvUsage =
+    "usage: spindle kv ls|stat|fsck|gc DIR, or spindle kv sim\n"
+    "\n"
+    "  ls DIR          list the stores of a folder of the disk tier\n"
+    "  stat DIR        show what they hold\n"
+    "  fsck DIR        read and verify every record\n"
+    "  gc DIR          drop segments that hold little that is live\n"
+    "  sim             compare replacement policies on a trace\n"
+    "\n"
+    "spindle kv ACTION --help lists the options of an action.\n";
 
 int KvSimCommand(const std::vector<std::string>& arguments) {
   cli::KvSimOptions options;
@@ -192,6 +217,7 @@ int KvSimCommand(const std::vector<std::string>& arguments) {
   if (!trace.empty()) {
     options.trace_path = trace;
   }
+  options.flags = table.flags();
   const absl::StatusOr<std::string> report = [&options] {
     LoadProgressBar bar("simulating");
     return cli::KvSim(options, [&bar](double fraction) { bar.Show(fraction); });
@@ -207,8 +233,13 @@ int KvSimCommand(const std::vector<std::string>& arguments) {
 }  // namespace
 
 int KvCommand(const std::vector<std::string>& arguments) {
-  if (!arguments.empty() && arguments.front() == "sim") {
+  const std::string first = arguments.empty() ? "" : arguments.front();
+  if (first == "sim") {
     return KvSimCommand({arguments.begin() + 1, arguments.end()});
+  }
+  if (first == "help" || first == "--help" || first == "-h") {
+    fmt::print("{}", kKvUsage);
+    return kExitOk;
   }
   using Action = cli::KvToolOptions::Action;
   static const std::map<std::string, std::pair<Action, std::string>> kActions = {
@@ -217,7 +248,7 @@ int KvCommand(const std::vector<std::string>& arguments) {
       {"fsck", {Action::kCheck, "Reads and verifies every record."}},
       {"gc", {Action::kCollect, "Drops segments that hold little that is live."}},
   };
-  const auto found = arguments.empty() ? kActions.end() : kActions.find(arguments.front());
+  const auto found = kActions.find(first);
   if (found == kActions.end()) {
     return Fatal(kExitUsage, "usage: spindle kv ls|stat|fsck|gc DIR, or spindle kv sim");
   }
@@ -232,7 +263,7 @@ int KvCommand(const std::vector<std::string>& arguments) {
   if (options.action == Action::kCollect) {
     table.Bytes("target",
                 &options.target_bytes,
-                0,
+                1,
                 uint64_t{1} << 60,
                 "drop the oldest until this many bytes are left");
   }

@@ -1,5 +1,5 @@
 // The commands of the binary. Each parses its own arguments and returns the process's exit code
-// (API specification, 19.4). Thread-safety: call from the main thread, once.
+// (docs/configuration.md). Thread-safety: call from the main thread, once.
 #pragma once
 
 #include <optional>
@@ -39,6 +39,9 @@ std::optional<int> ParseArguments(config::OptionTable& table,
                                   const std::string& summary,
                                   const std::vector<std::string>& arguments,
                                   std::string* model);
+
+// Of a model that could not be loaded: an option, memory, or the model.
+ExitCode LoadExitCode(const absl::Status& status);
 
 // Prints "fatal: <reason>" as the last line of standard error and returns `code`.
 int Fatal(ExitCode code, std::string_view reason);

@@ -43,7 +43,7 @@ int EvalCommand(const std::vector<std::string>& arguments) {
   }
   const absl::StatusOr<MeasuredInputs> inputs = OpenMeasured(options.load);
   if (!inputs.ok()) {
-    return Fatal(kExitModel, inputs.status());
+    return Fatal(LoadExitCode(inputs.status()), inputs.status());
   }
   const auto evaluate = [&] {
     StageBars bars;  // gone before anything is printed
@@ -73,7 +73,7 @@ int CalibrateCommand(const std::vector<std::string>& arguments) {
   }
   const absl::StatusOr<MeasuredInputs> inputs = OpenMeasured(options.load);
   if (!inputs.ok()) {
-    return Fatal(kExitModel, inputs.status());
+    return Fatal(LoadExitCode(inputs.status()), inputs.status());
   }
   const auto calibrate = [&] {
     StageBars bars;  // gone before anything is printed

@@ -8,22 +8,20 @@
 #include <nlohmann/json.hpp>
 
 #include "app/synthetic_selection.h"
+#include "app/tier_setup.h"
 #include "app/trace_files.h"
 #include "base/log.h"
 #include "base/status_macros.h"
+#include "config/option_error.h"
 #include "kernels/registry.h"
 #include "kv/kv_tiers.h"
 #include "model/config_reader.h"
 #include "model/sparse_gates.h"
 #include "platform/compute_pool.h"
 #include "sparse/seer_r/seer_algorithm.h"
-#include "sparse/selected_pages.h"
 
 namespace spindle::app {
 namespace {
-
-constexpr uint64_t kMinDiskStripes = 64;
-constexpr uint64_t kSegmentsOfSmallTier = 16;
 
 uint64_t FileBytes(const formats::ModelFile& file) {
   uint64_t bytes = 0;
@@ -53,111 +51,55 @@ void ReadSamplingDefaults(const formats::ModelFile& file, serving::LoadedModel* 
 absl::StatusOr<const kernels::KernelTable*> ChooseKernels(const std::string& name) {
   const kernels::KernelTable* table = kernels::FindKernelsByName(name);
   if (table == nullptr) {
-    return absl::InvalidArgumentError("--isa " + name + " is unknown or not supported by this CPU");
+    return config::OptionError(
+        absl::InvalidArgumentError("--isa " + name + " is unknown or not supported by this CPU"));
   }
   return table;
 }
 
-// `kernels` decide bits of stored KV, as the model does.
-absl::StatusOr<std::unique_ptr<kv::DiskTier>> OpenDiskTier(kv::KvOptions options,
-                                                           const model::Model& model,
-                                                           const kernels::KernelTable& kernels,
-                                                           const Clock& clock,
-                                                           const DiskEnvironment& environment,
-                                                           kv::KvStore& host) {
-  if (!options.prefix_cache) {
-    return absl::InvalidArgumentError("--kv-disk-path needs --enable-prefix-caching");
+absl::Status CheckVocabulary(const config::LoadOptions& options,
+                             const text::Tokenizer& tokenizer,
+                             const model::ModelConfig& shape) {
+  if (tokenizer.vocab_size() <= shape.vocab_size) {
+    return absl::OkStatus();
   }
-  kv::disk::DiskFiles& files = environment.files;
-  SPINDLE_RETURN_IF_ERROR(files.MakeDirectory(options.disk_path));
-  if (options.disk_bytes == 0) {
-    SPINDLE_ASSIGN_OR_RETURN(const kv::disk::FreeSpaceInfo space,
-                             files.FreeSpace(options.disk_path));
-    options.disk_bytes = std::min(config::kMaxDefaultDiskBytes, space.free_bytes / 2);
-  }
-  const uint64_t smallest = kMinDiskStripes * host.geometry().stripe_bytes();
-  if (options.disk_bytes < smallest) {
-    return absl::InvalidArgumentError("--kv-disk-bytes must be at least " +
-                                      config::HumanBytes(smallest) + " for this model, got " +
-                                      config::HumanBytes(options.disk_bytes));
-  }
-  kv::disk::DiskOptions disk_options = environment.options;
-  // Space comes back segment by segment, so a small tier has small ones.
-  disk_options.segment_bytes = kv::disk::RoundUp(
-      std::min(disk_options.segment_bytes, options.disk_bytes / kSegmentsOfSmallTier));
-  disk_options.path = options.disk_path;
-  disk_options.capacity_bytes = options.disk_bytes;
-  disk_options.min_free_bytes = options.disk_min_free_bytes;
-  SPINDLE_ASSIGN_OR_RETURN(std::unique_ptr<kv::DiskTier> tier,
-                           kv::DiskTier::Open({.sessions = {.max_sessions = options.max_sessions}},
-                                              disk_options,
-                                              {.fingerprint = model.fingerprint(),
-                                               .geometry = host.geometry(),
-                                               .numerics_class = kernels.family},
-                                              files,
-                                              clock,
-                                              host));
-  const kv::disk::DiskStats stats = tier->Stats().disk;
-  log::Info("kv_disk_open",
-            {{"path", options.disk_path},
-             {"capacity", config::HumanBytes(stats.capacity_bytes)},
-             {"used", config::HumanBytes(stats.used_bytes)},
-             {"stripes", stats.entries},
-             {"direct", stats.direct_active},
-             {"io_uring", stats.ring_active}});
-  return tier;
+  absl::Status status =
+      absl::InvalidArgumentError("the tokenizer has more tokens than the model's vocabulary");
+  return options.tokenizer_path.empty() ? status : config::OptionError("--tokenizer", status);
 }
 
-// The fast tier of the modes that have one: a ring per worker, the rest for sequences.
-absl::StatusOr<std::unique_ptr<kv::FastTier>> MakeFastTier(const config::LoadOptions& options,
-                                                           const model::ModelConfig& model,
-                                                           const kernels::KernelTable& kernels,
-                                                           uint32_t num_workers) {
-  kv::FastTierOptions fast;
-  fast.geometry = config::GeometryOf(options, model);
-  fast.fast_bytes = config::ResolveFastBytes(options, model, platform::TotalMemoryBytes());
-  fast.metadata_bytes = config::FastMetadataBytes(options, model, fast.fast_bytes);
-  fast.num_workers = num_workers;
-  fast.num_rings = num_workers;
-  // Whatever is selected of a segment.
-  fast.ring_frames = (sparse::MostPagesOfSegment(fast.geometry) + kv::kRunFrames - 1) /
-                     kv::kRunFrames * kv::kRunFrames;
-  const uint64_t least = uint64_t{fast.num_rings} * fast.ring_frames * fast.geometry.page_bytes();
-  if (fast.fast_bytes < least) {
-    return absl::InvalidArgumentError(
-        "--kv-fast-bytes must be at least " + std::to_string(least) + " (" +
-        std::to_string(fast.ring_frames) + " pages, whatever a head selects of " +
-        std::to_string(kSegmentTokens) + " tokens, for each of " + std::to_string(num_workers) +
-        " threads), got " + std::to_string(fast.fast_bytes));
+// Of requests that name no algorithm.
+absl::StatusOr<engine::SparseDecode> MakeDecode(const config::LoadOptions& options,
+                                                const kv::KvGeometry& geometry,
+                                                const sparse::AlgorithmSet& algorithms,
+                                                uint32_t max_model_len) {
+  if (!options.selection.profile.empty()) {
+    absl::StatusOr<engine::SparseDecode> drawn =
+        MakeSyntheticDecode(options.selection, geometry, max_model_len);
+    if (!drawn.ok()) {
+      return config::OptionError(drawn.status());
+    }
+    return drawn;
   }
-  return kv::FastTier::Create(fast, kernels);
+  absl::StatusOr<engine::SparseDecode> decode =
+      engine::ResolveSparse({}, config::SparseDefaults(options), geometry, algorithms);
+  if (!decode.ok()) {
+    return config::OptionError("--sparse-algorithm, --sparse-preset and their like",
+                               decode.status());
+  }
+  return decode;
 }
 
-absl::StatusOr<kv::KvTiers> MakeTiers(const config::LoadOptions& options,
-                                      const model::Model& model,
-                                      const kernels::KernelTable& kernels,
-                                      uint32_t num_workers,
-                                      const Clock& clock,
-                                      const DiskEnvironment& environment) {
-  kv::KvOptions kv_options = options.kv;
-  kv_options.host_bytes =
-      config::ResolveHostBytes(options, model.config(), platform::TotalMemoryBytes());
-  kv::KvTiers tiers;
-  SPINDLE_ASSIGN_OR_RETURN(
-      tiers.host, kv::KvStore::Create(kv_options, config::GeometryOf(options, model.config())));
-  if (kv_options.mode != kv::KvMode::kInPlace) {
-    SPINDLE_ASSIGN_OR_RETURN(tiers.fast,
-                             MakeFastTier(options, model.config(), kernels, num_workers));
+absl::Status CheckServedPresets(const config::LoadOptions& options,
+                                const kv::KvGeometry& geometry,
+                                const sparse::AlgorithmSet& algorithms) {
+  for (const engine::SparseRequest& preset : options.served_presets) {
+    const auto decode = engine::ResolveSparse({}, preset, geometry, algorithms);
+    if (!decode.ok()) {
+      return config::OptionError("--served-model-name", decode.status());
+    }
   }
-  if (kv_options.mode == kv::KvMode::kEmulatedLink) {
-    SPINDLE_RETURN_IF_ERROR(kv::ValidateLinkOptions(kv_options.link));
-    tiers.link = std::make_unique<kv::EmulatedLink>(kv_options.link);
-  }
-  if (!kv_options.disk_path.empty()) {
-    SPINDLE_ASSIGN_OR_RETURN(
-        tiers.disk, OpenDiskTier(kv_options, model, kernels, clock, environment, *tiers.host));
-  }
-  return tiers;
+  return absl::OkStatus();
 }
 
 // Refuses what does not fit before anything large is taken.
@@ -214,6 +156,34 @@ ResolvedOptions Resolve(const config::LoadOptions& options,
   return resolved;
 }
 
+// What is made of the options before there are weights, so that a wrong one is refused at once.
+struct Prepared {
+  kv::KvTiers tiers;  // in memory
+  engine::EngineOptions engine;
+  kv::disk::DiskOptions disk;
+};
+
+absl::StatusOr<Prepared> Prepare(const config::LoadOptions& options,
+                                 const model::ModelConfig& shape,
+                                 const sparse::AlgorithmSet& algorithms,
+                                 const kernels::KernelTable& kernels,
+                                 uint32_t num_workers,
+                                 const DiskEnvironment& disk) {
+  Prepared prepared;
+  SPINDLE_ASSIGN_OR_RETURN(prepared.tiers, MakeMemoryTiers(options, shape, kernels, num_workers));
+  const kv::KvGeometry& geometry = prepared.tiers.host->geometry();
+  SPINDLE_RETURN_IF_ERROR(CheckServedPresets(options, geometry, algorithms));
+  prepared.engine = config::ResolveEngineOptions(options, shape.max_model_len);
+  prepared.engine.algorithms = algorithms;
+  SPINDLE_ASSIGN_OR_RETURN(prepared.engine.decode,
+                           MakeDecode(options, geometry, algorithms, shape.max_model_len));
+  if (!options.kv.disk_path.empty()) {
+    SPINDLE_ASSIGN_OR_RETURN(prepared.disk, PrepareDisk(options, geometry, disk));
+  }
+  SPINDLE_RETURN_IF_ERROR(PrepareTraceFolder(options, prepared.tiers, shape.max_model_len));
+  return prepared;
+}
+
 }  // namespace
 
 absl::StatusOr<sparse::AlgorithmSet> LoadAlgorithms(const config::LoadOptions& options,
@@ -225,12 +195,16 @@ absl::StatusOr<sparse::AlgorithmSet> LoadAlgorithms(const config::LoadOptions& o
   if (path.empty()) {
     return algorithms;
   }
-  SPINDLE_ASSIGN_OR_RETURN(sparse::SeerGates gates, model::LoadSeerGates(path, file, shape));
+  absl::StatusOr<sparse::SeerGates> gates = model::LoadSeerGates(path, file, shape);
+  if (!gates.ok()) {
+    return options.sparse_gates.empty() ? gates.status()
+                                        : config::OptionError("--sparse-gates", gates.status());
+  }
   log::Info(
       "sparse_gates_loaded",
-      {{"path", path}, {"width", gates.width}, {"weights", config::HumanBytes(gates.bytes())}});
+      {{"path", path}, {"width", gates->width}, {"weights", config::HumanBytes(gates->bytes())}});
   algorithms.Add(
-      std::make_shared<const sparse::SeerAlgorithm>(std::move(gates), shape.max_model_len));
+      std::make_shared<const sparse::SeerAlgorithm>(*std::move(gates), shape.max_model_len));
   return algorithms;
 }
 
@@ -249,22 +223,26 @@ absl::StatusOr<LoadResult> LoadModel(const config::LoadOptions& options,
   LoadResult result;
   serving::LoadedModel& loaded = result.model;
   SPINDLE_ASSIGN_OR_RETURN(model::ModelConfig planned, model::ReadConfig(*file));
-  SPINDLE_RETURN_IF_ERROR(model::ApplyOptions(options.model, &planned));
+  if (absl::Status status = model::ApplyOptions(options.model, &planned); !status.ok()) {
+    return config::OptionError(std::move(status));
+  }
   SPINDLE_ASSIGN_OR_RETURN(loaded.algorithms, LoadAlgorithms(options, *file, planned));
   SPINDLE_RETURN_IF_ERROR(
       CheckMemory(options, front_ends, *file, planned, loaded.algorithms, *kernels));
   SPINDLE_ASSIGN_OR_RETURN(loaded.tokenizer, LoadTokenizer(*file, options.tokenizer_path));
+  SPINDLE_RETURN_IF_ERROR(CheckVocabulary(options, *loaded.tokenizer, planned));
   SPINDLE_ASSIGN_OR_RETURN(loaded.chat_template,
                            LoadChatTemplate(*file, *loaded.tokenizer, options.chat_template));
   SPINDLE_ASSIGN_OR_RETURN(
       std::unique_ptr<platform::ComputePool> pool,
       platform::ComputePool::Create({.num_threads = options.threads, .pin = options.pin_threads}));
+  SPINDLE_ASSIGN_OR_RETURN(
+      Prepared prepared,
+      Prepare(options, planned, loaded.algorithms, *kernels, pool->num_workers(), disk));
+  kv::KvTiers& tiers = prepared.tiers;
   SPINDLE_ASSIGN_OR_RETURN(std::unique_ptr<model::Model> model,
                            model::Model::Load(file, options.model, *pool, *kernels, progress));
   const model::ModelConfig& shape = model->config();
-  if (loaded.tokenizer->vocab_size() > shape.vocab_size) {
-    return absl::InvalidArgumentError("the tokenizer has more tokens than the model's vocabulary");
-  }
   log::Info("model_loaded",
             {{"name", shape.name},
              {"architecture", shape.architecture},
@@ -274,8 +252,11 @@ absl::StatusOr<LoadResult> LoadModel(const config::LoadOptions& options,
              {"isa", kernels->name},
              {"threads", pool->num_workers()},
              {"seconds", ToSeconds(clock.Now() - started)}});
-  SPINDLE_ASSIGN_OR_RETURN(kv::KvTiers tiers,
-                           MakeTiers(options, *model, *kernels, pool->num_workers(), clock, disk));
+  if (!options.kv.disk_path.empty()) {
+    SPINDLE_ASSIGN_OR_RETURN(
+        tiers.disk,
+        OpenDiskTier(options, prepared.disk, *model, *kernels, clock, disk, *tiers.host));
+  }
   loaded.file_bytes = FileBytes(*file);
   loaded.num_parameters = model->num_parameters();
   loaded.kernel_name = kernels->name;
@@ -284,26 +265,10 @@ absl::StatusOr<LoadResult> LoadModel(const config::LoadOptions& options,
                                     .count();
   ReadSamplingDefaults(*file, &loaded);
   result.resolved = Resolve(options, loaded, tiers, pool->num_workers(), shape.max_model_len);
-  engine::EngineOptions engine_options = config::ResolveEngineOptions(options, shape.max_model_len);
-  engine_options.algorithms = loaded.algorithms;
-  for (const engine::SparseRequest& preset : options.served_presets) {
-    SPINDLE_RETURN_IF_ERROR(
-        engine::ResolveSparse({}, preset, tiers.host->geometry(), loaded.algorithms).status());
-  }
-  if (options.selection.profile.empty()) {
-    SPINDLE_ASSIGN_OR_RETURN(
-        engine_options.decode,
-        engine::ResolveSparse(
-            {}, config::SparseDefaults(options), tiers.host->geometry(), loaded.algorithms));
-  } else {
-    SPINDLE_ASSIGN_OR_RETURN(
-        engine_options.decode,
-        MakeSyntheticDecode(options.selection, tiers.host->geometry(), shape.max_model_len));
-  }
-  SPINDLE_ASSIGN_OR_RETURN(tiers.trace, OpenTraceFiles(options, tiers, shape.max_model_len, clock));
+  SPINDLE_ASSIGN_OR_RETURN(tiers.trace, OpenTraceFiles(options, tiers, clock));
   const std::span<const TokenId> ends = loaded.tokenizer->end_ids();
   SPINDLE_ASSIGN_OR_RETURN(loaded.engine,
-                           engine::Engine::Create(engine_options,
+                           engine::Engine::Create(prepared.engine,
                                                   std::move(model),
                                                   std::move(tiers),
                                                   std::move(pool),

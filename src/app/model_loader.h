@@ -7,11 +7,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "app/config_report.h"
+#include "app/tier_setup.h"
 #include "config/load_options.h"
 #include "config/memory_plan.h"
 #include "formats/model_file.h"
-#include "kv/disk/disk_files.h"
-#include "kv/disk/disk_options.h"
 #include "metrics/metrics.h"
 #include "serving/completion_service.h"
 #include "sparse/algorithm_set.h"
@@ -21,19 +20,20 @@
 namespace spindle::app {
 
 // The tokenizer a model file brings, or the one at `path` when that is not empty.
-// ERRORS: those of Tokenizer; kInvalidArgument when the file has none.
+// ERRORS: those of Tokenizer; kInvalidArgument when the file has none; config::OptionError: `path`.
 absl::StatusOr<std::unique_ptr<text::Tokenizer>> LoadTokenizer(const formats::ModelFile& file,
                                                                const std::string& path);
 
 // The chat template of the file, or `override` (a path, or the template's text). Null when there is
-// none. ERRORS: kInvalidArgument with the template's line.
+// none. ERRORS: kInvalidArgument with the template's line; config::OptionError: the override.
 absl::StatusOr<std::unique_ptr<text::ChatTemplate>> LoadChatTemplate(
     const formats::ModelFile& file,
     const text::Tokenizer& tokenizer,
     const std::string& override_template);
 
 // The algorithms of the build, and those that have weights for the model: gates that the options
-// name or that lie beside it. ERRORS: those of model::LoadSeerGates.
+// name or that lie beside it. ERRORS: those of model::LoadSeerGates; config::OptionError: gates
+// that the options name.
 absl::StatusOr<sparse::AlgorithmSet> LoadAlgorithms(const config::LoadOptions& options,
                                                     const formats::ModelFile& file,
                                                     const model::ModelConfig& shape);
@@ -43,17 +43,12 @@ struct LoadResult {
   ResolvedOptions resolved;  // what options came to that were left to the machine or the model
 };
 
-// What the disk tier stands on. The default serves; tests put files of their own under it.
-struct DiskEnvironment {
-  kv::disk::DiskFiles& files = kv::disk::SystemFiles();  // borrowed by the engine
-  kv::disk::DiskOptions options = {};                    // those that no option of ours sets
-};
-
 // Loads everything and starts the engine. Logs the model, the kernels and the memory plan.
 // `front_ends`: what will be served over; null: nothing.
-// ERRORS: kNotFound, kInvalidArgument, kUnimplemented, kDataLoss … : the model (exit code 3);
-//         kResourceExhausted: the memory plan does not fit (exit code 5), with a table of its
-//         parts. The plan is checked before the weights are read.
+// ERRORS: config::OptionError: an option (exit code 2); else kNotFound, kInvalidArgument,
+//         kUnimplemented, kDataLoss … : the model (exit code 3); kResourceExhausted: the memory
+//         plan does not fit (exit code 5), with a table of its parts. Plan and options are checked
+//         before the weights are read, but for what names a store or a trace file.
 absl::StatusOr<LoadResult> LoadModel(const config::LoadOptions& options,
                                      const config::FrontEndOptions* front_ends,
                                      metrics::Registry& registry,

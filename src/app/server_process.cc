@@ -196,9 +196,7 @@ class ServerProcess::Impl {
       }
       loader_.join();
       MutexLock lock(mutex_);
-      return Fatal(
-          load_error_.code() == absl::StatusCode::kResourceExhausted ? kExitMemory : kExitModel,
-          load_error_);
+      return Fatal(LoadExitCode(load_error_), load_error_);
     }
   }
 

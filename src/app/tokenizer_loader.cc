@@ -6,6 +6,7 @@
 #include "app/model_loader.h"
 #include "base/read_file.h"
 #include "base/status_macros.h"
+#include "config/option_error.h"
 
 namespace spindle::app {
 namespace {
@@ -92,6 +93,42 @@ std::string TemplateFromConfig(const std::string& tokenizer_config) {
   return "";
 }
 
+absl::StatusOr<std::unique_ptr<text::Tokenizer>> TokenizerAt(const std::string& path) {
+  std::filesystem::path json_path = path;
+  std::error_code ignored;  // a path that cannot be looked at fails below, with its reason
+  if (std::filesystem::is_directory(json_path, ignored)) {
+    json_path /= "tokenizer.json";
+  }
+  SPINDLE_ASSIGN_OR_RETURN(const std::string definition,
+                           ReadFile(json_path.string(), kMaxTokenizerBytes));
+  const std::filesystem::path folder = json_path.parent_path();
+  SPINDLE_ASSIGN_OR_RETURN(const std::string tokenizer_config,
+                           ReadIfThere(folder / "tokenizer_config.json"));
+  SPINDLE_ASSIGN_OR_RETURN(const std::string generation_config,
+                           ReadIfThere(folder / "generation_config.json"));
+  return text::Tokenizer::FromJson(definition, tokenizer_config, generation_config);
+}
+
+absl::StatusOr<std::unique_ptr<text::ChatTemplate>> Compile(const std::string& source,
+                                                            const text::Tokenizer& tokenizer) {
+  return text::ChatTemplate::Compile(
+      source, tokenizer.bos_text(), tokenizer.eos_text(), tokenizer.special_texts());
+}
+
+// `option`: a path, or the template's text.
+absl::StatusOr<std::unique_ptr<text::ChatTemplate>> CompileGiven(const std::string& option,
+                                                                 const text::Tokenizer& tokenizer) {
+  // A template's text holds braces; anything else is a path.
+  if (option.find('{') != std::string::npos) {
+    return Compile(option, tokenizer);
+  }
+  SPINDLE_ASSIGN_OR_RETURN(const std::string source, ReadFile(option, kMaxTemplateBytes));
+  if (source.empty()) {
+    return nullptr;
+  }
+  return Compile(source, tokenizer);
+}
+
 std::string TemplateFromModel(const formats::ModelFile& file) {
   if (file.kind() == formats::FileKind::kGguf) {
     return std::string(file.MetaString("tokenizer.chat_template").value_or(""));
@@ -107,19 +144,11 @@ std::string TemplateFromModel(const formats::ModelFile& file) {
 absl::StatusOr<std::unique_ptr<text::Tokenizer>> LoadTokenizer(const formats::ModelFile& file,
                                                                const std::string& path) {
   if (!path.empty()) {
-    std::filesystem::path json_path = path;
-    std::error_code ignored;  // a path that cannot be looked at fails below, with its reason
-    if (std::filesystem::is_directory(json_path, ignored)) {
-      json_path /= "tokenizer.json";
+    absl::StatusOr<std::unique_ptr<text::Tokenizer>> given = TokenizerAt(path);
+    if (!given.ok()) {
+      return config::OptionError("--tokenizer", given.status());
     }
-    SPINDLE_ASSIGN_OR_RETURN(const std::string definition,
-                             ReadFile(json_path.string(), kMaxTokenizerBytes));
-    const std::filesystem::path folder = json_path.parent_path();
-    SPINDLE_ASSIGN_OR_RETURN(const std::string tokenizer_config,
-                             ReadIfThere(folder / "tokenizer_config.json"));
-    SPINDLE_ASSIGN_OR_RETURN(const std::string generation_config,
-                             ReadIfThere(folder / "generation_config.json"));
-    return text::Tokenizer::FromJson(definition, tokenizer_config, generation_config);
+    return given;
   }
   if (file.kind() == formats::FileKind::kGguf) {
     return text::Tokenizer::FromGguf(ReadGgufVocabulary(file));
@@ -138,20 +167,19 @@ absl::StatusOr<std::unique_ptr<text::ChatTemplate>> LoadChatTemplate(
     const formats::ModelFile& file,
     const text::Tokenizer& tokenizer,
     const std::string& override_template) {
-  std::string source = TemplateFromModel(file);
   if (!override_template.empty()) {
-    // A template's text holds braces; anything else is a path.
-    if (override_template.find("{") == std::string::npos) {
-      SPINDLE_ASSIGN_OR_RETURN(source, ReadFile(override_template, kMaxTemplateBytes));
-    } else {
-      source = override_template;
+    absl::StatusOr<std::unique_ptr<text::ChatTemplate>> given =
+        CompileGiven(override_template, tokenizer);
+    if (!given.ok()) {
+      return config::OptionError("--chat-template", given.status());
     }
+    return given;
   }
+  const std::string source = TemplateFromModel(file);
   if (source.empty()) {
-    return std::unique_ptr<text::ChatTemplate>();
+    return nullptr;
   }
-  return text::ChatTemplate::Compile(
-      source, tokenizer.bos_text(), tokenizer.eos_text(), tokenizer.special_texts());
+  return Compile(source, tokenizer);
 }
 
 }  // namespace spindle::app

@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
-#include "base/status_macros.h"
+#include "config/option_error.h"
 #include "serving/seed_source.h"
 
 namespace spindle::app {
@@ -35,6 +35,10 @@ std::string AlgorithmOf(const config::LoadOptions& options) {
   return algorithm.empty() || algorithm == "auto" ? "dense" : algorithm;
 }
 
+std::string Named(const config::LoadOptions& options) {
+  return "--kv-trace " + options.kv.trace_path;
+}
+
 kv::AccessTraceHeader HeaderOf(const config::LoadOptions& options, const kv::FastTier& tier) {
   return {.geometry = tier.options().geometry,
           .lru = tier.options().lru,
@@ -43,9 +47,32 @@ kv::AccessTraceHeader HeaderOf(const config::LoadOptions& options, const kv::Fas
 
 }  // namespace
 
+absl::Status PrepareTraceFolder(const config::LoadOptions& options,
+                                const kv::KvTiers& tiers,
+                                uint32_t max_model_len) {
+  const std::filesystem::path folder = options.kv.trace_path;
+  if (folder.empty()) {
+    return absl::OkStatus();
+  }
+  if (tiers.fast != nullptr) {
+    const uint64_t max_tokens =
+        uint64_t{kv::kMaxRecordIds} * tiers.fast->options().geometry.page_tokens();
+    if (max_model_len > max_tokens) {
+      return config::OptionError(absl::InvalidArgumentError(
+          "--kv-trace with --kv-mode mirror or emulated-link needs --max-model-len of at most " +
+          std::to_string(max_tokens) + ", got " + std::to_string(max_model_len)));
+    }
+  }
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error) {
+    return config::OptionError(Named(options), absl::UnavailableError(error.message()));
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<std::unique_ptr<kv::KvTrace>> OpenTraceFiles(const config::LoadOptions& options,
                                                             const kv::KvTiers& tiers,
-                                                            uint32_t max_model_len,
                                                             const Clock& clock) {
   const std::filesystem::path folder = options.kv.trace_path;
   if (folder.empty()) {
@@ -55,24 +82,15 @@ absl::StatusOr<std::unique_ptr<kv::KvTrace>> OpenTraceFiles(const config::LoadOp
                            .secret = RandomSecret(),
                            .start = clock.Now()};
   if (tiers.fast != nullptr) {
-    const uint64_t max_tokens =
-        uint64_t{kv::kMaxRecordIds} * tiers.fast->options().geometry.page_tokens();
-    if (max_model_len > max_tokens) {
-      return absl::InvalidArgumentError(
-          "--kv-trace with --kv-mode mirror or emulated-link needs --max-model-len of at most " +
-          std::to_string(max_tokens) + ", got " + std::to_string(max_model_len));
-    }
     trace.pages = HeaderOf(options, *tiers.fast);
     trace.num_workers = tiers.fast->options().num_workers;
   }
-  std::error_code error;
-  std::filesystem::create_directories(folder, error);
-  if (error) {
-    return absl::UnavailableError("--kv-trace " + options.kv.trace_path + ": " + error.message());
-  }
   const auto now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
   trace.path = folder / fmt::format("{:%Y%m%dT%H%M%SZ}-{}", fmt::gmtime(now), getpid());
-  SPINDLE_ASSIGN_OR_RETURN(std::unique_ptr<kv::KvTrace> made, kv::KvTrace::Create(trace));
+  absl::StatusOr<std::unique_ptr<kv::KvTrace>> made = kv::KvTrace::Create(trace);
+  if (!made.ok()) {
+    return config::OptionError(Named(options), made.status());
+  }
   log::Info("kv_trace",
             {{"files", trace.path},
              {"pages", trace.pages.has_value()},

@@ -29,7 +29,7 @@ class StrongId {
 
 // One token stream with KV state; unique over the life of the process, never reused.
 using SequenceId = StrongId<struct SequenceIdTag, uint64_t>;
-// One per request: its sequences (n > 1) share one fast-tier budget (design: "Forks").
+// One per request: its sequences (n > 1) share one fast-tier budget.
 using BudgetGroupId = StrongId<struct BudgetGroupIdTag, uint64_t>;
 // Slot of a 64-token stripe in the host tier.
 using StripeId = StrongId<struct StripeIdTag, uint32_t>;

@@ -1,7 +1,6 @@
 // Content keys of KV stripes: a SHA-256 chain over the tokens, so that equal keys mean equal KV
-// (tiered-KV specification, "Keys"). root = H(format, model fingerprint, KV type, adapter, tenant,
-// salt); key_i = H(key_{i-1} ‖ method_i ‖ tokens_i). Thread-safety: pure functions. Cost: about 1
-// µs per stripe.
+// (docs/formats.md). root = H(format, model fingerprint, KV type, adapter, tenant, salt); key_i =
+// H(key_{i-1} ‖ method_i ‖ tokens_i). Thread-safety: pure functions. Cost: about 1 µs per stripe.
 #pragma once
 
 #include <cstddef>

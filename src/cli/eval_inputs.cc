@@ -7,6 +7,7 @@
 #include "absl/strings/str_split.h"
 #include "base/read_file.h"
 #include "base/status_macros.h"
+#include "config/option_error.h"
 #include "model/config_reader.h"
 
 namespace spindle::cli {
@@ -84,7 +85,9 @@ absl::StatusOr<const kernels::KernelTable*> KernelsOf(const config::LoadOptions&
 absl::StatusOr<model::ModelConfig> ShapeOf(const config::LoadOptions& options,
                                            const formats::ModelFile& file) {
   SPINDLE_ASSIGN_OR_RETURN(model::ModelConfig shape, model::ReadConfig(file));
-  SPINDLE_RETURN_IF_ERROR(model::ApplyOptions(options.model, &shape));
+  if (absl::Status status = model::ApplyOptions(options.model, &shape); !status.ok()) {
+    return config::OptionError(std::move(status));
+  }
   return shape;
 }
 

@@ -10,6 +10,7 @@
 #include "base/json_text.h"
 #include "base/status_macros.h"
 #include "config/memory_plan.h"
+#include "config/option_error.h"
 #include "formats/model_file.h"
 #include "kernels/registry.h"
 #include "kv/kv_geometry.h"
@@ -121,11 +122,13 @@ absl::Status Inspect(const InspectOptions& options) {
   SPINDLE_ASSIGN_OR_RETURN(const std::unique_ptr<formats::ModelFile> file,
                            formats::ModelFile::Open(options.load.model_path));
   SPINDLE_ASSIGN_OR_RETURN(model::ModelConfig config, model::ReadConfig(*file));
-  SPINDLE_RETURN_IF_ERROR(model::ApplyOptions(options.load.model, &config));
+  if (absl::Status status = model::ApplyOptions(options.load.model, &config); !status.ok()) {
+    return config::OptionError(std::move(status));
+  }
   const kernels::KernelTable* kernels = kernels::FindKernelsByName(options.load.isa);
   if (kernels == nullptr) {
-    return absl::InvalidArgumentError("--isa " + options.load.isa +
-                                      " is unknown or not supported by this CPU");
+    return config::OptionError(absl::InvalidArgumentError(
+        "--isa " + options.load.isa + " is unknown or not supported by this CPU"));
   }
   ordered_json description = Describe(*file, config, options.load, *kernels);
   if (options.json && options.tensors) {

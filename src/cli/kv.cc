@@ -15,6 +15,8 @@
 #include "base/status_macros.h"
 #include "kv/disk/disk_store.h"
 #include "kv/disk/fsck.h"
+#include "kv/disk/retain_sessions.h"
+#include "kv/session_keeper.h"
 
 namespace spindle::cli {
 namespace {
@@ -161,8 +163,12 @@ absl::Status CollectStore(const KvToolOptions& options, DiskFiles& files, const 
     return absl::FailedPreconditionError(store.directory + ": hidden by " + opened->directory());
   }
   const uint64_t before = opened->Stats().used_bytes;
-  SPINDLE_RETURN_IF_ERROR(opened->Collect(
-      options.target_bytes == 0 ? std::numeric_limits<uint64_t>::max() : options.target_bytes));
+  SPINDLE_ASSIGN_OR_RETURN(const kv::disk::SessionRetention kept,
+                           RetainSessions(*opened, kv::SystemSeconds()));
+  const uint64_t target =
+      options.target_bytes == 0 ? std::numeric_limits<uint64_t>::max() : options.target_bytes;
+  SPINDLE_RETURN_IF_ERROR(opened->Collect(target));
+  const uint64_t retained_bytes = opened->RetainedBytes();
   SPINDLE_RETURN_IF_ERROR(opened->Close());
   const kv::disk::DiskStats stats = opened->Stats();
   ordered_json out;
@@ -172,7 +178,20 @@ absl::Status CollectStore(const KvToolOptions& options, DiskFiles& files, const 
   out["dropped_segments"] = stats.collected_segments;
   out["dropped_records"] = stats.collected_records;
   out["copied_records"] = stats.copied_records;
+  out["sessions"] = kept.sessions;
+  out["ended_sessions"] = kept.ended;
+  out["damaged_sessions"] = kept.damaged;
+  out["session_stripe_bytes"] = retained_bytes;
   Print(options, out);
+  if (stats.used_bytes > target) {
+    return absl::ResourceExhaustedError(
+        fmt::format("{}: {} bytes are left, {} were wanted: stripes of saved sessions take {}, and "
+                    "a segment that is nearly all kept stays",
+                    store.directory,
+                    stats.used_bytes,
+                    target,
+                    retained_bytes));
+  }
   return absl::OkStatus();
 }
 

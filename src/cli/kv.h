@@ -28,7 +28,8 @@ struct KvToolOptions {
 
 // Prints to standard output; `progress` gets fractions in [0, 1] while kCheck reads.
 // ERRORS: kNotFound (no store there), kDataLoss (kCheck found damage and did not repair it),
-// kFailedPrecondition (a server uses the store), those of the file layer.
+// kFailedPrecondition (a server uses the store), kResourceExhausted (kCollect: more than the target
+// is left, which saved sessions need), those of the file layer.
 absl::Status KvTool(const KvToolOptions& options, const std::function<void(double)>& progress);
 
 }  // namespace spindle::cli

@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/json_text.h"
 #include "base/status_macros.h"
+#include "kv/fast/frame_pool.h"
 #include "kv/sim/serving_sim.h"
 
 namespace spindle::cli {
@@ -62,6 +63,20 @@ ordered_json Describe(const ServingSimResult& result) {
   return out;
 }
 
+// The smallest tiers that SimulateServing takes: two stripes; a run of frames for streamed pages
+// and one for each of the groups that stand for all.
+uint64_t MinHostBytes() {
+  return 2 * ServingSimOptions().geometry.stripe_bytes();
+}
+
+uint64_t MinFastBytes() {
+  const ServingSimOptions model;
+  const uint64_t num_groups = uint64_t{model.geometry.num_layers} * model.geometry.num_kv_heads;
+  const uint64_t frames = uint64_t{kv::kRunFrames} * (1 + model.sampled_groups);
+  const uint64_t pages = (frames * num_groups + model.sampled_groups - 1) / model.sampled_groups;
+  return pages * model.geometry.page_bytes();
+}
+
 }  // namespace
 
 void AddKvServingSimOptions(config::OptionTable& table, KvServingSimOptions& options) {
@@ -70,15 +85,18 @@ void AddKvServingSimOptions(config::OptionTable& table, KvServingSimOptions& opt
               0,
               1e6F,
               "a server on a virtual clock instead, under so many requests per second");
-  table.Seconds("serve-time", &options.arrival_time, "how long requests arrive");
+  table.Seconds("serve-time",
+                &options.arrival_time,
+                "how long requests arrive",
+                std::chrono::milliseconds(1));
   table.Bytes("kv-fast-bytes",
               &options.fast_bytes,
-              1,
+              MinFastBytes(),
               uint64_t{1} << 40,
               "fast tier of the simulated server");
   table.Bytes("kv-host-bytes",
               &options.host_bytes,
-              1,
+              MinHostBytes(),
               uint64_t{1} << 42,
               "host tier of the simulated server");
   table.Float("link-gbps",

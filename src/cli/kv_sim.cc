@@ -10,6 +10,7 @@
 
 #include "base/read_file.h"
 #include "base/status_macros.h"
+#include "cli/kv_sim_flags.h"
 #include "cli/kv_sim_report.h"
 #include "cli/kv_sim_workload.h"
 #include "config/option_table.h"
@@ -97,6 +98,7 @@ uint32_t CapacityOf(const PageColumn& column, const SelectionTrace& trace) {
 
 void AddOverlap(PageWorkload* workload) {
   std::vector<std::string> percents;
+  KvSimFact fact{"overlap with the last 1, 12, 16 steps, %"};
   for (const uint32_t window : {1U, 12U, 16U}) {
     double shared = 0;
     double accesses = 0;
@@ -105,10 +107,12 @@ void AddOverlap(PageWorkload* workload) {
       shared += counted * kv::sim::OverlapWithWindow(group->selections, window);
       accesses += counted;
     }
-    percents.push_back(fmt::format("{:.1f}", accesses > 0 ? 100.0 * shared / accesses : 0.0));
+    const double overlap = accesses > 0 ? shared / accesses : 0.0;
+    percents.push_back(fmt::format("{:.1f}", 100.0 * overlap));
+    fact.values.emplace_back(fmt::format("overlap_{}_steps", window), overlap);
   }
-  workload->facts.emplace_back("overlap with the last 1, 12, 16 steps, %",
-                               fmt::format("{}, {}, {}", percents[0], percents[1], percents[2]));
+  fact.text = fmt::format("{}", fmt::join(percents, ", "));
+  workload->facts.push_back(std::move(fact));
 }
 
 absl::StatusOr<std::vector<PageColumn>> PageColumns(const KvSimOptions& options,
@@ -154,7 +158,7 @@ KvSimColumn Describe(const PageColumn& column, const PageWorkload& workload) {
   }
   pages /= static_cast<double>(workload.groups.size());
   if (column.ratio.has_value()) {
-    return {fmt::format("r={:g} ({:.0f})", *column.ratio, pages), pages};
+    return {fmt::format("r={:g} ({:.0f})", *column.ratio, pages), pages, column.ratio};
   }
   return {column.capacity == 0 ? kRecorded : std::to_string(column.capacity), pages};
 }
@@ -272,9 +276,6 @@ absl::Status SimulateRequests(const KvSimOptions& options,
                               const std::string& text,
                               const Progress& progress,
                               KvSimReport* report) {
-  if (!options.ratios.empty()) {
-    return absl::InvalidArgumentError("--ratio is for page selections; give --capacity");
-  }
   absl::StatusOr<kv::sim::RequestTrace> trace = kv::sim::ParseRequestTrace(text);
   if (!trace.ok()) {
     return InOption(options.trace_path.c_str(), trace.status());
@@ -286,13 +287,17 @@ absl::Status SimulateRequests(const KvSimOptions& options,
                            ParseCapacities(OrDefault(options.capacities, kDefaultUnits)));
   report->title = "prefix cache: " + options.trace_path;
   report->x_label = "units of 512 tokens";
-  report->facts = {{"requests", std::to_string(trace->requests.size())},
-                   {"units of 512 tokens, distinct",
-                    fmt::format("{}, {}", trace->units.size(), trace->num_units)},
-                   {"hit ratio without bound, %",
-                    fmt::format("{:.1f}", 100.0 * kv::sim::PrefixHitCeiling(*trace))}};
+  const double ceiling = kv::sim::PrefixHitCeiling(*trace);
+  report->facts = {
+      {"requests", std::to_string(trace->requests.size()), {{"requests", trace->requests.size()}}},
+      {"units of 512 tokens, distinct",
+       fmt::format("{}, {}", trace->units.size(), trace->num_units),
+       {{"units", trace->units.size()}, {"distinct_units", trace->num_units}}},
+      {"hit ratio without bound, %",
+       fmt::format("{:.1f}", 100.0 * ceiling),
+       {{"unbounded_hit_ratio", ceiling}}}};
   if (trace->is_cut) {
-    report->facts.emplace_back("trace", kCutTrace);
+    report->facts.push_back({"trace", kCutTrace, {{"trace", "cut"}}});
   }
   for (const uint32_t capacity : capacities) {
     report->columns.push_back({std::to_string(capacity), static_cast<double>(capacity)});
@@ -328,18 +333,22 @@ absl::Status Run(const KvSimOptions& options, const Progress& progress, KvSimRep
     return absl::InvalidArgumentError("give one of --capacity and --ratio");
   }
   if (options.synthetic.empty()) {
-    if (!options.save_trace_path.empty()) {
-      return absl::InvalidArgumentError("--save-trace needs --synthetic");
-    }
     SPINDLE_ASSIGN_OR_RETURN(const std::string bytes,
                              ReadFile(options.trace_path, kv::sim::kMaxTraceBytes));
     const auto* const data = reinterpret_cast<const uint8_t*>(bytes.data());
-    if (!kv::LooksLikeAccessTrace({data, bytes.size()})) {
+    const bool has_pages = kv::LooksLikeAccessTrace({data, bytes.size()});
+    SPINDLE_RETURN_IF_ERROR(
+        CheckFlags(options.flags, has_pages ? KvSimInput::kPageTrace : KvSimInput::kRequestTrace));
+    if (!has_pages) {
       return SimulateRequests(options, bytes, progress, report);
     }
     SPINDLE_ASSIGN_OR_RETURN(PageWorkload workload, LoadRecordedWorkload(options, bytes));
     return SimulatePages(options, std::move(workload), progress, report);
   }
+  SPINDLE_RETURN_IF_ERROR(CheckFlags(options.flags,
+                                     options.synthetic == "scan"     ? KvSimInput::kScan
+                                     : options.synthetic == "cyclic" ? KvSimInput::kCyclic
+                                                                     : KvSimInput::kDrawn));
   SPINDLE_ASSIGN_OR_RETURN(
       PageWorkload workload,
       MakeSyntheticWorkload(options, [&progress](double part) { progress(0.5 * part); }));
@@ -408,6 +417,7 @@ absl::StatusOr<std::string> KvSim(const KvSimOptions& options, const Progress& p
     if (!options.trace_path.empty()) {
       return absl::InvalidArgumentError("--serve needs --synthetic, not a trace");
     }
+    SPINDLE_RETURN_IF_ERROR(CheckFlags(options.flags, KvSimInput::kServing));
     return KvServingSim(options.serving, OrDefault(options.synthetic, "medium"), options.json);
   }
   KvSimReport report;

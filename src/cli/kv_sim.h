@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <set>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -32,6 +33,9 @@ struct KvSimOptions {
   std::string plot_path;  // SVG
   KvServingSimOptions serving;
   std::string save_trace_path;  // writes the synthetic selections as a page-access trace
+  // Names of options that were asked for; refused where they have no effect. Variables of the
+  // environment do not count: they may be meant for a server.
+  std::set<std::string> flags;
 };
 
 // Borrows the options.

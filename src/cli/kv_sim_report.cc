@@ -28,24 +28,33 @@ const std::vector<HitCount>* BestPossible(const KvSimReport& report) {
              : &report.counts[static_cast<size_t>(std::distance(report.policies.begin(), found))];
 }
 
+// In frames or units; whole where it is not a mean.
+ordered_json CapacityOf(const KvSimColumn& column) {
+  if (column.x == 0) {
+    return column.label;
+  }
+  return column.ratio.has_value() ? ordered_json(column.x)
+                                  : ordered_json(static_cast<uint64_t>(column.x));
+}
+
 }  // namespace
 
 std::string RenderTable(const KvSimReport& report) {
   std::string out = report.title + "\n";
   const auto add = std::back_inserter(out);
-  std::vector<std::pair<std::string, std::string>> facts = report.facts;
+  std::vector<KvSimFact> facts = report.facts;
   if (report.comparison.has_value()) {
     const auto [pages, differences] = *report.comparison;
-    facts.emplace_back("hits and misses as recorded",
-                       pages == 0 ? "not in the trace"
-                                  : fmt::format("{} of {} pages", pages - differences, pages));
+    facts.push_back({"hits and misses as recorded",
+                     pages == 0 ? "not in the trace"
+                                : fmt::format("{} of {} pages", pages - differences, pages)});
   }
   size_t fact_width = 0;
-  for (const auto& [name, value] : facts) {
-    fact_width = std::max(fact_width, name.size());
+  for (const KvSimFact& fact : facts) {
+    fact_width = std::max(fact_width, fact.label.size());
   }
-  for (const auto& [name, value] : facts) {
-    fmt::format_to(add, "  {:<{}}  {}\n", name, fact_width, value);
+  for (const KvSimFact& fact : facts) {
+    fmt::format_to(add, "  {:<{}}  {}\n", fact.label, fact_width, fact.text);
   }
   constexpr std::string_view kHead = "hit ratio, %";
   size_t name_width = kHead.size();
@@ -73,8 +82,10 @@ std::string RenderTable(const KvSimReport& report) {
 std::string RenderJson(const KvSimReport& report) {
   ordered_json out;
   out["title"] = report.title;
-  for (const auto& [name, value] : report.facts) {
-    out["trace"][name] = value;
+  for (const KvSimFact& fact : report.facts) {
+    for (const auto& [name, value] : fact.values) {
+      out["trace"][name] = std::visit([](const auto& held) { return ordered_json(held); }, value);
+    }
   }
   const std::vector<HitCount>* best = BestPossible(report);
   for (size_t row = 0; row < report.policies.size(); ++row) {
@@ -82,7 +93,10 @@ std::string RenderJson(const KvSimReport& report) {
       const HitCount& count = report.counts[row][i];
       ordered_json result;
       result["policy"] = report.policies[row];
-      result["capacity"] = report.columns[i].label;
+      if (report.columns[i].ratio.has_value()) {
+        result["ratio"] = *report.columns[i].ratio;
+      }
+      result["capacity"] = CapacityOf(report.columns[i]);
       result["accesses"] = count.accesses;
       result["hits"] = count.hits;
       result["hit_ratio"] = count.ratio();

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -16,7 +17,18 @@ namespace spindle::cli {
 // One capacity, or one ratio.
 struct KvSimColumn {
   std::string label;  // head of the column
-  double x = 0;       // on the plot: mean pages per group, or units
+  double x = 0;       // on the plot: mean pages per group, or units; 0: sizes as recorded
+  std::optional<double> ratio = {};
+};
+
+// Something about what was simulated.
+struct KvSimFact {
+  using Value = std::variant<uint64_t, double, std::string>;
+
+  std::string label;  // in the table, with
+  std::string text = {};
+  std::vector<std::pair<std::string, Value>> values =
+      {};  // in JSON: names, one figure or word each
 };
 
 // What a replay with recorded sizes sees beside what the trace says.
@@ -26,9 +38,9 @@ struct KvSimComparison {
 };
 
 struct KvSimReport {
-  std::string title;                                       // of the table and the plot
-  std::string x_label;                                     // of the plot
-  std::vector<std::pair<std::string, std::string>> facts;  // name, value: about the trace
+  std::string title;    // of the table and the plot
+  std::string x_label;  // of the plot
+  std::vector<KvSimFact> facts;
   std::vector<KvSimColumn> columns;
   std::vector<std::string> policies;                   // names
   std::vector<std::vector<kv::sim::HitCount>> counts;  // [policies][columns]

@@ -156,6 +156,12 @@ absl::Status MakeScan(const KvSimOptions& options, const Sizes& sizes, PageWorkl
   return absl::OkStatus();
 }
 
+KvSimFact LayersAndHeads(const kv::KvGeometry& geometry) {
+  return {"layers x KV heads",
+          fmt::format("{} x {}", geometry.num_layers, geometry.num_kv_heads),
+          {{"layers", geometry.num_layers}, {"kv_heads", geometry.num_kv_heads}}};
+}
+
 void FindGroups(PageWorkload* workload) {
   for (const RecordedGroup& group : workload->run.groups) {
     if (group.selections.num_accesses() > 0) {
@@ -175,12 +181,6 @@ absl::StatusOr<PageWorkload> MakeSyntheticWorkload(const KvSimOptions& options,
     return absl::InvalidArgumentError(
         "--synthetic must be one of sticky, medium, loose, scan, cyclic, got '" +
         options.synthetic + "'");
-  }
-  if (!profile.has_value() &&
-      (options.num_layers > 1 || options.num_heads > 1 || options.served_prompt_tokens > 0)) {
-    return absl::InvalidArgumentError(
-        "--layers, --heads and --served-prompt are for sticky, medium and loose selections, not " +
-        options.synthetic);
   }
   Sizes sizes;
   sizes.num_pages =
@@ -207,18 +207,23 @@ absl::StatusOr<PageWorkload> MakeSyntheticWorkload(const KvSimOptions& options,
   }
   FindGroups(&workload);
   const SelectionTrace& first = workload.groups.front()->selections;
-  workload.facts = {
-      {"pages", std::to_string(first.num_pages())},
-      {"selected per step", std::to_string(first.max_step_pages())},
-      {"steps", fmt::format("{}, {} not counted", first.num_steps(), first.warmup_steps())},
-      {"seeds", std::to_string(profile.has_value() ? options.num_seeds : 1)}};
+  const uint32_t num_seeds = profile.has_value() ? options.num_seeds : 1;
+  workload.facts = {{"pages", std::to_string(first.num_pages()), {{"pages", first.num_pages()}}},
+                    {"selected per step",
+                     std::to_string(first.max_step_pages()),
+                     {{"selected_pages", first.max_step_pages()}}},
+                    {"steps",
+                     fmt::format("{}, {} not counted", first.num_steps(), first.warmup_steps()),
+                     {{"steps", first.num_steps()}, {"warmup_steps", first.warmup_steps()}}},
+                    {"seeds", std::to_string(num_seeds), {{"seeds", num_seeds}}}};
   if (workload.groups.size() > 1) {
-    workload.facts.emplace_back("layers x KV heads",
-                                fmt::format("{} x {}", options.num_layers, options.num_heads));
+    workload.facts.push_back(LayersAndHeads(workload.geometry));
   }
   if (options.served_prompt_tokens > 0) {
-    workload.facts.emplace_back(
-        "as served", fmt::format("after a prompt of {} tokens", options.served_prompt_tokens));
+    workload.facts.push_back(
+        {"as served",
+         fmt::format("after a prompt of {} tokens", options.served_prompt_tokens),
+         {{"served_prompt_tokens", options.served_prompt_tokens}}});
   }
   return workload;
 }
@@ -237,18 +242,21 @@ absl::StatusOr<PageWorkload> LoadRecordedWorkload(const KvSimOptions& options,
                    run.header.algorithm;
   workload.is_recorded = true;
   workload.geometry = geometry;
-  const char* ending = "whole";
+  KvSimFact ending{"trace", "whole", {{"trace", "whole"}}};
   if (run.ending == kv::AccessTraceReader::Ending::kLimit) {
-    ending = kCutTrace;
+    ending = {"trace", kCutTrace, {{"trace", "cut"}}};
   } else if (run.ending == kv::AccessTraceReader::Ending::kTorn) {
-    ending = "torn: the recorder was stopped";
+    ending = {"trace", "torn: the recorder was stopped", {{"trace", "torn"}}};
   }
   workload.facts = {
-      {"layers x KV heads", fmt::format("{} x {}", geometry.num_layers, geometry.num_kv_heads)},
-      {"page", fmt::format("{} tokens, {} bytes", geometry.page_tokens(), geometry.page_bytes())},
+      LayersAndHeads(geometry),
+      {"page",
+       fmt::format("{} tokens, {} bytes", geometry.page_tokens(), geometry.page_bytes()),
+       {{"page_tokens", geometry.page_tokens()}, {"page_bytes", geometry.page_bytes()}}},
       {"requests, groups, steps",
-       fmt::format("{}, {}, {}", run.num_requests, run.groups.size(), run.num_steps)},
-      {"trace", ending}};
+       fmt::format("{}, {}, {}", run.num_requests, run.groups.size(), run.num_steps),
+       {{"requests", run.num_requests}, {"groups", run.groups.size()}, {"steps", run.num_steps}}},
+      std::move(ending)};
   FindGroups(&workload);
   if (workload.groups.empty()) {
     return absl::InvalidArgumentError(options.trace_path + ": no page was selected in it");

@@ -6,12 +6,12 @@
 #include <cstdint>
 #include <functional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "cli/kv_sim.h"
+#include "cli/kv_sim_report.h"
 #include "kv/kv_geometry.h"
 #include "kv/sim/recorded_run.h"
 
@@ -31,7 +31,7 @@ struct PageWorkload {
   PageWorkload& operator=(PageWorkload&&) = default;
 
   std::string title;
-  std::vector<std::pair<std::string, std::string>> facts;  // name, value
+  std::vector<KvSimFact> facts;
   kv::sim::RecordedRun run;
   std::vector<const kv::sim::RecordedGroup*> groups;  // of the run: those that selected pages
   kv::KvGeometry geometry;

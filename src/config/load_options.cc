@@ -16,6 +16,8 @@ namespace {
 using kernels::ComputeMode;
 
 constexpr uint32_t kMaxContext = 1U << 24;
+// Of a tier: 1 EiB.
+constexpr uint64_t kMaxTierBytes = uint64_t{1} << 60;
 
 // --rope-freq-scale and --rope-scale are reciprocal; model resolves them.
 void AddRopeOptions(OptionTable& table, model::RopeOverrides& rope) {
@@ -44,26 +46,6 @@ void AddRopeOptions(OptionTable& table, model::RopeOverrides& rope) {
       "yarn-orig-ctx", &rope.yarn_orig_ctx, 1, kMaxContext, "original context of YaRN");
 }
 
-// A size above 0.
-Option& AddBytes(OptionTable& table,
-                 std::string name,
-                 std::string help,
-                 std::string shown_default,
-                 uint64_t* bytes) {
-  return table.Add({.name = std::move(name),
-                    .value_name = "SIZE",
-                    .help = std::move(help),
-                    .shown_default = std::move(shown_default),
-                    .apply = [bytes](const std::vector<std::string>& values) -> absl::Status {
-                      SPINDLE_ASSIGN_OR_RETURN(*bytes, ParseBytes(values.front()));
-                      return *bytes > 0 ? absl::OkStatus()
-                                        : absl::InvalidArgumentError("must be above 0");
-                    },
-                    .show = [bytes]() -> OptionValue {
-                      return *bytes == 0 ? OptionValue() : OptionValue(*bytes);
-                    }});
-}
-
 // Empty: none.
 void AddFolder(OptionTable& table, std::string name, std::string help, std::string* path) {
   table.Add({.name = std::move(name),
@@ -88,11 +70,13 @@ void AddFastOptions(OptionTable& table, LoadOptions& options) {
                             {"emulated-link", kv::KvMode::kEmulatedLink}},
                            "where attention reads KV: in host memory, or in a bounded fast tier "
                            "that pages are copied to, for tests and studies");
-  AddBytes(table,
-           "kv-fast-bytes",
-           "memory of the fast tier of --kv-mode mirror and emulated-link",
-           "a quarter of --kv-host-bytes",
-           &kv.fast_bytes);
+  table
+      .Bytes("kv-fast-bytes",
+             &kv.fast_bytes,
+             1,
+             kMaxTierBytes,
+             "memory of the fast tier of --kv-mode mirror and emulated-link")
+      .shown_default = "a quarter of --kv-host-bytes";
   table.Float("kv-buffer-ratio",
               &options.engine.buffer_ratio,
               0.0F,
@@ -128,28 +112,33 @@ void AddFastOptions(OptionTable& table, LoadOptions& options) {
 }
 
 void AddKvOptions(OptionTable& table, LoadOptions& options) {
-  AddBytes(table,
-           "kv-host-bytes",
-           "memory for KV, running sequences and prefix cache together",
-           "the smaller of 25 % of RAM and what all sequences can fill",
-           &options.kv.host_bytes)
-      .aliases = {"--kv-dram-bytes"};
+  Option& host = table.Bytes("kv-host-bytes",
+                             &options.kv.host_bytes,
+                             1,
+                             kMaxTierBytes,
+                             "memory for KV, running sequences and prefix cache together");
+  host.shown_default = "the smaller of 25 % of RAM and what all sequences can fill";
+  host.aliases = {"--kv-dram-bytes"};
   table.Switch(
       "enable-prefix-caching", &options.kv.prefix_cache, "reuse the KV of equal prompt beginnings");
   AddFolder(table,
             "kv-disk-path",
             "third tier: keeps the prefix cache there, over restarts too; default: none",
             &options.kv.disk_path);
-  AddBytes(table,
-           "kv-disk-bytes",
-           "space that the third tier may take",
-           "the smaller of 32GiB and half of what is free",
-           &options.kv.disk_bytes);
-  AddBytes(table,
-           "kv-disk-min-free",
-           "space that stays free on that file system, and at least 5 % of it",
-           "2GiB",
-           &options.kv.disk_min_free_bytes);
+  table
+      .Bytes("kv-disk-bytes",
+             &options.kv.disk_bytes,
+             1,
+             kMaxTierBytes,
+             "space that the third tier may take")
+      .shown_default = "the smaller of 32GiB and half of what is free";
+  table
+      .Bytes("kv-disk-min-free",
+             &options.kv.disk_min_free_bytes,
+             1,
+             kMaxTierBytes,
+             "space that stays free on that file system, and at least 5 % of it")
+      .shown_default = "2GiB";
   table.Uint32("kv-max-sessions",
                &options.kv.max_sessions,
                1,
@@ -194,8 +183,10 @@ void AddSchedulerOptions(OptionTable& table, LoadOptions& options) {
   table.Seconds("queue-timeout", &engine.queue_timeout, "longest wait in the queue, 0 = none");
   table.Seconds("request-timeout", &engine.request_timeout, "longest run of a request, 0 = none")
       .aliases = {"--timeout", "-to"};
-  table.Seconds(
-      "stream-stall-timeout", &engine.stream_stall_timeout, "a reader slower than this is cut off");
+  table.Seconds("stream-stall-timeout",
+                &engine.stream_stall_timeout,
+                "a reader slower than this is cut off",
+                std::chrono::milliseconds(1));
 }
 
 // What others let choose and this engine has decided: the value that says so is accepted.
@@ -380,6 +371,13 @@ void AddLoadOptions(OptionTable& table, LoadOptions& options) {
   AddKvOptions(table, options);
   AddComputeOptions(table, options);
   AddFixedLoadOptions(table);
+}
+
+absl::Status CheckLoadOptions(const LoadOptions& options) {
+  if (!options.kv.disk_path.empty() && !options.kv.prefix_cache) {
+    return absl::InvalidArgumentError("--kv-disk-path needs --enable-prefix-caching");
+  }
+  return absl::OkStatus();
 }
 
 engine::SparseRequest SparseDefaults(const LoadOptions& options) {

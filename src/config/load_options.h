@@ -63,6 +63,9 @@ void AddSparseOptions(OptionTable& table, LoadOptions& options);
 // borrowed.
 void AddLoadOptions(OptionTable& table, LoadOptions& options);
 
+// Whether the options may stand beside each other. ERRORS: kInvalidArgument naming the options.
+[[nodiscard]] absl::Status CheckLoadOptions(const LoadOptions& options);
+
 // Of requests that say nothing else: the options, and where they say nothing the preset.
 [[nodiscard]] engine::SparseRequest SparseDefaults(const LoadOptions& options);
 

@@ -47,6 +47,12 @@ std::string VariableName(const std::string& option) {
   return name;
 }
 
+// The bounds are meant as they are written: 0.001F is a little more than 0.001.
+absl::StatusOr<float> ParseFloat(std::string_view text, float min, float max) {
+  SPINDLE_ASSIGN_OR_RETURN(const double value, ParseNumber(text, AsWritten(min), AsWritten(max)));
+  return static_cast<float>(value);
+}
+
 std::vector<std::string> SplitCommas(const std::string& text) {
   std::vector<std::string> parts;
   size_t begin = 0;
@@ -157,14 +163,17 @@ Option& OptionTable::OptionalUint32(std::string name,
               }});
 }
 
-Option& OptionTable::Seconds(std::string name, std::chrono::nanoseconds* field, std::string help) {
+Option& OptionTable::Seconds(std::string name,
+                             std::chrono::nanoseconds* field,
+                             std::string help,
+                             std::chrono::nanoseconds min) {
   return Add(
       {.name = std::move(name),
        .value_name = "TIME",
        .help = std::move(help),
        .shown_default = fmt::format("{}s", std::chrono::duration<double>(*field).count()),
-       .apply = [field](const std::vector<std::string>& values) -> absl::Status {
-         SPINDLE_ASSIGN_OR_RETURN(*field, ParseSeconds(values.front()));
+       .apply = [field, min](const std::vector<std::string>& values) -> absl::Status {
+         SPINDLE_ASSIGN_OR_RETURN(*field, ParseSeconds(values.front(), min));
          return absl::OkStatus();
        },
        .show = [field]() -> OptionValue { return std::chrono::duration<double>(*field).count(); }});
@@ -177,12 +186,7 @@ Option& OptionTable::Bytes(
               .help = std::move(help),
               .shown_default = *field == 0 ? "" : std::to_string(*field),
               .apply = [field, min, max](const std::vector<std::string>& values) -> absl::Status {
-                SPINDLE_ASSIGN_OR_RETURN(const uint64_t bytes, ParseBytes(values.front()));
-                if (bytes < min || bytes > max) {
-                  return absl::InvalidArgumentError(fmt::format(
-                      "must be a size in {}..{} bytes, got '{}'", min, max, values.front()));
-                }
-                *field = bytes;
+                SPINDLE_ASSIGN_OR_RETURN(*field, ParseBytes(values.front(), min, max));
                 return absl::OkStatus();
               },
               .show = [field]() -> OptionValue {
@@ -196,8 +200,7 @@ Option& OptionTable::Float(std::string name, float* field, float min, float max,
               .help = std::move(help),
               .shown_default = fmt::format("{}", AsWritten(*field)),
               .apply = [field, min, max](const std::vector<std::string>& values) -> absl::Status {
-                SPINDLE_ASSIGN_OR_RETURN(const double value, ParseNumber(values.front(), min, max));
-                *field = static_cast<float>(value);
+                SPINDLE_ASSIGN_OR_RETURN(*field, ParseFloat(values.front(), min, max));
                 return absl::OkStatus();
               },
               .show = [field]() -> OptionValue { return AsWritten(*field); }});
@@ -209,8 +212,7 @@ Option& OptionTable::OptionalFloat(
               .value_name = "X",
               .help = std::move(help),
               .apply = [field, min, max](const std::vector<std::string>& values) -> absl::Status {
-                SPINDLE_ASSIGN_OR_RETURN(const double value, ParseNumber(values.front(), min, max));
-                *field = static_cast<float>(value);
+                SPINDLE_ASSIGN_OR_RETURN(*field, ParseFloat(values.front(), min, max));
                 return absl::OkStatus();
               },
               .show = [field]() -> OptionValue {

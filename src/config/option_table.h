@@ -69,9 +69,12 @@ class OptionTable {
                          uint32_t min,
                          uint32_t max,
                          std::string help);
-  // Integral seconds or with a suffix ms, s, m, h.
-  Option& Seconds(std::string name, std::chrono::nanoseconds* field, std::string help);
-  // Bytes with suffixes KiB … GiB, KB … GB, or plain.
+  // Seconds, or with a suffix ms, s, m, h.
+  Option& Seconds(std::string name,
+                  std::chrono::nanoseconds* field,
+                  std::string help,
+                  std::chrono::nanoseconds min = {});
+  // Bytes with suffixes KiB … TiB, KB … TB, or plain; shown without a default of 0.
   Option& Bytes(std::string name, uint64_t* field, uint64_t min, uint64_t max, std::string help);
   Option& Float(std::string name, float* field, float min, float max, std::string help);
   Option& OptionalFloat(
@@ -152,6 +155,9 @@ class OptionTable {
   // The last Parse found the option among the flags, not only in environment or file.
   [[nodiscard]] bool given_as_flag(const std::string& name) const { return flags_.count(name) > 0; }
 
+  // All options that it found there.
+  [[nodiscard]] const std::set<std::string>& flags() const { return flags_; }
+
  private:
   struct Ignored {
     std::string flag;
@@ -194,9 +200,12 @@ class OptionTable {
 [[nodiscard]] double AsWritten(float value);
 
 // Value parsers, shared with the tables above. Messages do not name the option.
-[[nodiscard]] absl::StatusOr<uint64_t> ParseBytes(std::string_view text);
+[[nodiscard]] absl::StatusOr<uint64_t> ParseBytes(std::string_view text,
+                                                  uint64_t min,
+                                                  uint64_t max);
 [[nodiscard]] absl::StatusOr<bool> ParseBool(std::string_view text);
-[[nodiscard]] absl::StatusOr<std::chrono::nanoseconds> ParseSeconds(std::string_view text);
+[[nodiscard]] absl::StatusOr<std::chrono::nanoseconds> ParseSeconds(
+    std::string_view text, std::chrono::nanoseconds min = {});
 [[nodiscard]] absl::StatusOr<uint64_t> ParseUint(std::string_view text, uint64_t min, uint64_t max);
 [[nodiscard]] absl::StatusOr<double> ParseNumber(std::string_view text, double min, double max);
 

@@ -239,6 +239,7 @@ absl::Status FinishServeOptions(ServeOptions* options) {
     return absl::InvalidArgumentError(
         "--model is required: a GGUF file, safetensors file or model folder");
   }
+  SPINDLE_RETURN_IF_ERROR(CheckLoadOptions(options->load));
   for (std::string& name : options->serving.served_names) {
     SPINDLE_RETURN_IF_ERROR(TakePreset(&name, options));
   }

@@ -1,6 +1,7 @@
 #include <array>
 #include <charconv>
 #include <cmath>
+#include <optional>
 #include <system_error>
 
 #include <fmt/format.h>
@@ -33,21 +34,24 @@ constexpr std::array<Unit, 5> kTimeUnits{{{"ms", 1000000},
                                           {"h", 3600000000000},
                                           {"", 1000000000}}};
 
-// A non-negative number with one of the units, as a whole number of the smallest unit.
+// Of the smallest unit; as nanoseconds 2,500,000 h.
+constexpr double kMaxScaled = 9.0e18;
+
+// A number with one of the units, as a whole number of the smallest unit, up to kMaxScaled.
 template <size_t N>
-absl::StatusOr<uint64_t> ParseWithUnit(std::string_view text, const std::array<Unit, N>& units) {
+std::optional<uint64_t> ParseWithUnit(std::string_view text, const std::array<Unit, N>& units) {
   double number = 0.0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   if (error == std::errc() && number >= 0.0 && std::isfinite(number)) {
     const std::string_view suffix(end, static_cast<size_t>(text.data() + text.size() - end));
     for (const Unit& unit : units) {
       const double scaled = number * static_cast<double>(unit.factor);
-      if (suffix == unit.suffix && scaled < 9.0e18) {
+      if (suffix == unit.suffix && scaled <= kMaxScaled) {
         return static_cast<uint64_t>(scaled);
       }
     }
   }
-  return absl::InvalidArgumentError("");
+  return std::nullopt;
 }
 
 }  // namespace
@@ -59,22 +63,26 @@ double AsWritten(float value) {
   return number;
 }
 
-absl::StatusOr<uint64_t> ParseBytes(std::string_view text) {
-  absl::StatusOr<uint64_t> bytes = ParseWithUnit(text, kByteUnits);
-  if (!bytes.ok()) {
+absl::StatusOr<uint64_t> ParseBytes(std::string_view text, uint64_t min, uint64_t max) {
+  const std::optional<uint64_t> bytes = ParseWithUnit(text, kByteUnits);
+  if (!bytes.has_value() || *bytes < min || *bytes > max) {
     return absl::InvalidArgumentError(
-        fmt::format("must be a size such as 512MiB or 4GiB, got '{}'", text));
+        fmt::format("must be a size such as 512MiB, in {}..{} bytes, got '{}'", min, max, text));
   }
-  return bytes;
+  return *bytes;
 }
 
-absl::StatusOr<std::chrono::nanoseconds> ParseSeconds(std::string_view text) {
-  const absl::StatusOr<uint64_t> nanoseconds = ParseWithUnit(text, kTimeUnits);
-  if (!nanoseconds.ok()) {
+absl::StatusOr<std::chrono::nanoseconds> ParseSeconds(std::string_view text,
+                                                      std::chrono::nanoseconds min) {
+  const std::optional<uint64_t> nanoseconds = ParseWithUnit(text, kTimeUnits);
+  const std::chrono::nanoseconds time(nanoseconds.value_or(0));
+  if (!nanoseconds.has_value() || time < min) {
     return absl::InvalidArgumentError(
-        fmt::format("must be a time such as 30, 500ms or 2m, got '{}'", text));
+        fmt::format("must be a time such as 30, 500ms or 2m, in {}s..2500000h, got '{}'",
+                    std::chrono::duration<double>(min).count(),
+                    text));
   }
-  return std::chrono::nanoseconds(*nanoseconds);
+  return time;
 }
 
 absl::StatusOr<bool> ParseBool(std::string_view text) {

@@ -163,6 +163,9 @@ void Engine::Impl::Shutdown(TimePoint deadline) {
   MutexLock lock(shutdown_mutex_);
   if (thread_.joinable()) {
     abort_.store(true);
+    if (link_ != nullptr) {
+      link_->Close();  // a step may have days of emulated copies before it
+    }
     inbox_->Wake();
     thread_.join();
   }

@@ -12,7 +12,7 @@ namespace {
 using metrics::EngineLabels;
 using metrics::Labels;
 
-// Buckets of the compatibility families (API specification 15.2).
+// Buckets of the compatibility families: those that vLLM's dashboards expect.
 const std::vector<double>& LatencyBounds() {
   static const std::vector<double> bounds = {0.3, 0.5, 0.8, 1,  1.5, 2,   2.5, 5,   10,   15,  20,
                                              30,  40,  50,  60, 120, 240, 480, 960, 1920, 7680};

@@ -1,4 +1,5 @@
-// Options of the engine: batch shape, queues, order, deadlines.
+// Options of the engine: batch shape, queues, order, deadlines. Thread-safety: plain values, pure
+// functions.
 #pragma once
 
 #include <cstdint>

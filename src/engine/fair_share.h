@@ -1,9 +1,8 @@
 // Who of the senders of requests has been served how much, so that the one with the least comes
 // first: virtual token counters (Sheng et al., "Fairness in Serving Large Language Models", OSDI
-// 2024), charged by the weights of the tiered-KV specification, 9.4: one per prompt token that is
-// computed, four per generated token (what a request holds of the fast tier is not charged). A
-// sender that had nothing waiting is lifted to the least served of those who have: nobody saves up
-// a claim. Thread-safety: engine-thread only.
+// 2024), one per prompt token that is computed and four per generated token (what a request holds
+// of the fast tier is not charged). A sender that had nothing waiting is lifted to the least served
+// of those who have: nobody saves up a claim. Thread-safety: engine-thread only.
 #pragma once
 
 #include <array>

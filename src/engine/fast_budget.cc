@@ -134,7 +134,6 @@ kv::BudgetBounds FastBudget::BoundsOf(const Choice& choice) const {
     return {.floor = 0, .target = all, .ceiling = all};
   }
   return kv::BoundsOf({.mandatory_pages = MandatoryPages(choice),
-                       .fixed_pages = 0,
                        .buffer_ratio = *spec.buffer_ratio,
                        .total_pages = NumPages(choice),
                        .max_frames = max_frames});
@@ -148,10 +147,9 @@ kv::BudgetRequest FastBudget::RequestOf(const Choice& choice) const {
   if (choice.request->spec.decode->policy == nullptr) {
     // Each frame holds one page that would be copied in every step.
     request.gain = 1;
-    request.loss = 1;
   } else {
     request.gain = choice.fast.gain;
-    request.mandatory_and_fixed = choice.fast.mandatory_pages;
+    request.mandatory_pages = choice.fast.mandatory_pages;
   }
   return request;
 }

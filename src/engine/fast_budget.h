@@ -1,12 +1,13 @@
 // Frames of the fast tier for the running choices: who may start, how many frames each has, and who
-// takes part in a step (tiered-KV specification 6.5, 6.6). Sizes follow measured needs, gradually;
-// pages beyond a choice's frames are streamed, so nothing here changes a result.
+// takes part in a step (kv/fast/budget.h, step_composer.h, thrash_controller.h). Sizes follow
+// measured needs, gradually; pages beyond a choice's frames are streamed, so nothing here changes a
+// result.
 //
 // Dense choices need no frames to run: more frames save them copies, one page per frame and step.
-// Choices with an algorithm keep at least their floor: fixed and mandatory pages, and as many again
-// (or fewer, where the request asks for a smaller buffer or has a cap). Their indexes are part of
-// what they need of the fast tier, in full for each request, whoever shares them: so many frames
-// stay unused. Thread-safety: engine-thread only, between steps. Borrows the tier and its recorder;
+// Choices with an algorithm keep at least their floor: mandatory pages, and as many again (or
+// fewer, where the request asks for a smaller buffer or has a cap). Their indexes are part of what
+// they need of the fast tier, in full for each request, whoever shares them: so many frames stay
+// unused. Thread-safety: engine-thread only, between steps. Borrows the tier and its recorder;
 // without a tier every call does nothing and everything fits.
 #pragma once
 

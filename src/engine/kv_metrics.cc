@@ -196,7 +196,7 @@ void KvMetrics::PublishDisk(const kv::DiskTierStats& stats) {
     failures_[cause].Follow(disk.load_failures[cause]);
   }
   not_loaded_tokens_.Follow(stats.lost_tokens);
-  lost_stripes_.Follow(disk.tombstones);
+  lost_stripes_.Follow(disk.tombstones + disk.recovery_dropped);
   for (const TierState state : kStates) {
     disk_state_[static_cast<size_t>(state)].Set(state == disk.state ? 1 : 0);
   }

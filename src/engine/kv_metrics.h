@@ -1,7 +1,8 @@
 // The metric families of the KV tiers that admission, preemption and the tiers themselves move
-// (tiered-KV specification 11): what was looked up and found where, what the tiers hold, what was
-// not stored, not loaded, and computed twice. Those of the API specification are EngineMetrics'.
-// Thread-safety: thread-safe. Updates never block or allocate. Borrows the registry.
+// (docs/configuration.md): what was looked up and found where, what the tiers hold, what was not
+// stored, not loaded, and computed twice. The others are EngineMetrics', FastMetrics' and
+// SessionMetrics'. Thread-safety: thread-safe. Updates never block or allocate. Borrows the
+// registry.
 #pragma once
 
 #include <array>

@@ -21,7 +21,7 @@ inline constexpr uint32_t kMaxPromptLogitRows = 64;
 // chooses what it attends to, as it did at first, and choices take memory.
 inline constexpr uint32_t kMaxReplayRows = 32;
 // Share of the KV that admission leaves free while something runs, so that decoding sequences can
-// grow without preemption: 1/20 (specification 9.3).
+// grow without preemption: 1/20.
 inline constexpr uint64_t kWatermarkDivisor = 20;
 // A sequence this close to its token limit is not preempted: it frees its memory sooner by ending.
 inline constexpr uint32_t kNearEndTokens = 16;

@@ -9,7 +9,7 @@ namespace spindle::engine {
 namespace {
 
 constexpr uint32_t kAnyChunk = std::numeric_limits<uint32_t>::max();
-// Shared leading stripes that make it worth waiting for a twin (specification 9.4).
+// Shared leading stripes that make it worth waiting for a twin.
 constexpr size_t kTwinStripes = 2;
 
 // Prompt log-probabilities are still to be reported, so rows need logits.

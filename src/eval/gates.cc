@@ -46,7 +46,7 @@ constexpr double kMassBudget = 0.125;
 constexpr MassBounds kMass = {0.94, 0.70, 0.95};
 constexpr MassBounds kQuestMass = {0.85, 0.55, 0.88};
 
-// Of a share of attention mass (API specification, section 9: top_p_mass).
+// Of a share of attention mass (`top_p_mass` in docs/http-api.md).
 constexpr double kMaxOverestimate = 0.1;
 
 constexpr double kExactError = 1e-3;

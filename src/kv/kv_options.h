@@ -1,4 +1,4 @@
-// Options of the KV tiers.
+// Options of the KV tiers. Thread-safety: plain values.
 #pragma once
 
 #include <cstdint>

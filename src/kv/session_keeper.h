@@ -1,5 +1,5 @@
-// Sessions over the disk tier (tiered-KV specification 10.5): saves what a request computed under
-// a name, brings it back into the host tier when asked, forgets it when its time is over.
+// Sessions over the disk tier (docs/http-api.md): saves what a request computed under a name,
+// brings it back into the host tier when asked, forgets it when its time is over.
 //
 // Save: the writer stores the stripes that are missing and the open tail, then the manifest is
 // made durable, and only then does the session exist (or replace the one before). Its stripes are

@@ -1,7 +1,7 @@
 // Brings stripes of a prefix from disk into the host tier. A load is a sequence of the host tier
 // whose stripes are written by the device instead of by the model: it shares what the host has,
 // takes room for the rest, and seals stripe by stripe as verified records arrive, in order. Sealed
-// stripes are in the prefix cache at once, for whoever wants them (tiered-KV specification 4.3).
+// stripes are in the prefix cache at once, for whoever wants them.
 //
 // Thread-safety: engine-thread only, except the counters. Borrows both stores.
 #pragma once

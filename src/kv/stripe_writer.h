@@ -1,7 +1,7 @@
 // Writes stripes of the prefix cache to disk, once they are worth it: those of long prefixes at
 // once, others from their second use on. A store pins its prefix by a sequence of the host tier
-// until the device has read it (tiered-KV specification 8.5; design 8.18). A *save* is a store that
-// somebody waits for: it writes whatever is missing, the open tail too, and says how far it came.
+// until the device has read it. A *save* is a store that somebody waits for: it writes whatever is
+// missing, the open tail too, and says how far it came.
 //
 // Thread-safety: engine-thread only, except the counters. Borrows both stores.
 #pragma once

@@ -1,5 +1,5 @@
-// An error as API clients see it (API specification, section 11), and a result type that carries
-// it. Thread-safety: plain values.
+// An error as API clients see it (docs/http-api.md), and a result type that carries it.
+// Thread-safety: plain values.
 #pragma once
 
 #include <chrono>

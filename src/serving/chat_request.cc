@@ -1,6 +1,5 @@
-// The messages of a chat request (API specification 3.2), checked and rewritten for the template:
-// text parts joined, tool-call arguments parsed. Keys without a rule go to the template as they
-// are.
+// The messages of a chat request, checked and rewritten for the template: text parts joined,
+// tool-call arguments parsed. Keys without a rule go to the template as they are.
 #include <algorithm>
 #include <array>
 #include <utility>

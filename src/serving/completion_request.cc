@@ -1,4 +1,4 @@
-// Fields that only /v1/completions has, or has differently (API specification 5).
+// Fields that only /v1/completions has, or has differently.
 #include <utility>
 
 #include <fmt/format.h>

@@ -400,7 +400,7 @@ Result<std::unique_ptr<Generation>> CompletionService::Start(const PreparedReque
       for (const auto& stream : streams) {
         stream->Cancel(engine::CancelCause::kClientGone);
       }
-      return Reject(FromRefusal(*refusal, PromptParam(request)));
+      return Reject(FromRefusal(*refusal, PromptParam(request), FastBudgetParam(request)));
     }
     streams.push_back(std::get<std::shared_ptr<engine::OutputStream>>(std::move(result)));
   }

@@ -137,7 +137,7 @@ class CompletionService {
 
   [[nodiscard]] double load_progress() const { return load_progress_; }
 
-  // 503 model_loading or shutting_down, or nothing when ready (check 5 of the order of checks).
+  // 503 model_loading or shutting_down, or nothing when ready.
   [[nodiscard]] std::optional<ApiError> Unavailable() const;
   // Null before SetModel.
   [[nodiscard]] engine::Engine* engine() const;
@@ -147,7 +147,7 @@ class CompletionService {
 
   // --- requests
   // ---------------------------------------------------------------------------------------------
-  // Checks 6-10 of the order of checks, on the raw body. No engine involved.
+  // Checks of the raw body, in the order that README.md has. No engine involved.
   [[nodiscard]] Result<PreparedRequest> Prepare(Endpoint endpoint,
                                                 std::string_view body,
                                                 const Caller& caller) const;
@@ -162,7 +162,7 @@ class CompletionService {
   [[nodiscard]] MaybeError ApplyKv(const KvWishes& wishes,
                                    const Caller& caller,
                                    PreparedRequest* request) const;
-  // Checks 11-12. On success the generation is queued.
+  // Checks feasibility and room in the queue. On success the generation is queued.
   [[nodiscard]] Result<std::unique_ptr<Generation>> Start(const PreparedRequest& request,
                                                           const Caller& caller);
 
@@ -180,7 +180,7 @@ class CompletionService {
   // What transports hold of answers takes leases of it.
   [[nodiscard]] ByteQuota& answer_memory() { return answer_memory_; }
 
-  // Counts a refusal that the transport made itself (check 5, limits of a key) in
+  // Counts a refusal that the transport made itself (server state, limits of a key) in
   // spindle_requests_rejected_total. Prepare, Validate and Start count theirs.
   void RecordRejection(const ApiError& error) const;
 

@@ -30,9 +30,10 @@ ApiError Cancelled(std::string_view who) {
 }
 
 ApiError FastBudgetRefused(std::string_view code,
+                           std::string_view param,
                            std::string message,
                            std::pair<std::string, int64_t> limit) {
-  ApiError error = InvalidRequest(std::string(code), "spindle.kv", std::move(message));
+  ApiError error = InvalidRequest(std::string(code), std::string(param), std::move(message));
   error.extras = {std::move(limit)};
   return error;
 }
@@ -78,7 +79,9 @@ ApiError ModelLoading(double progress, milliseconds time_left) {
   return error;
 }
 
-ApiError FromRefusal(const engine::SubmitRefusal& refusal, std::string_view param) {
+ApiError FromRefusal(const engine::SubmitRefusal& refusal,
+                     std::string_view param,
+                     std::string_view budget_param) {
   using enum engine::SubmitRefusal::Kind;
   switch (refusal.kind) {
     case kQueueFull:
@@ -106,12 +109,14 @@ ApiError FromRefusal(const engine::SubmitRefusal& refusal, std::string_view para
       return GenerationTimeout();
     case kFastBudgetTooSmall:
       return FastBudgetRefused("fast_tier_budget_too_small",
+                               budget_param,
                                fmt::format("The fast-tier budget must be at least {} bytes for "
                                            "this request.",
                                            refusal.needed_bytes),
                                {"min_bytes", static_cast<int64_t>(refusal.needed_bytes)});
     case kFastBudgetTooLarge:
       return FastBudgetRefused("fast_tier_budget_too_large",
+                               budget_param,
                                fmt::format("The fast-tier budget of {} bytes is above the {} bytes "
                                            "that the fast tier has.",
                                            refusal.needed_bytes,

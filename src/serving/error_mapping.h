@@ -1,5 +1,5 @@
-// What the engine's refusals and endings are called in the API (API specification, section 11).
-// Thread-safety: pure functions.
+// What the engine's refusals and endings are called in the API (docs/http-api.md). Thread-safety:
+// pure functions.
 #pragma once
 
 #include <chrono>
@@ -17,8 +17,10 @@ namespace spindle::serving {
 [[nodiscard]] ApiError ShuttingDown(std::chrono::milliseconds time_left);
 [[nodiscard]] ApiError ModelLoading(double progress, std::chrono::milliseconds time_left);
 
-// `param`: the field that holds the prompt.
-[[nodiscard]] ApiError FromRefusal(const engine::SubmitRefusal& refusal, std::string_view param);
+// `param`: the field that holds the prompt; `budget_param`: the one with the cap in the fast tier.
+[[nodiscard]] ApiError FromRefusal(const engine::SubmitRefusal& refusal,
+                                   std::string_view param,
+                                   std::string_view budget_param);
 
 // `event` is a kDone that did not end well.
 [[nodiscard]] ApiError FromEnd(const engine::StreamEvent& event, std::string_view param);

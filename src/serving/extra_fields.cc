@@ -1,10 +1,11 @@
-// Fields of section 3.3: the names shared with vLLM, SGLang and llama.cpp.
+// Fields whose names are shared with vLLM, SGLang and llama.cpp.
 #include <algorithm>
 #include <array>
 #include <utility>
 
 #include <fmt/format.h>
 
+#include "base/client_name.h"
 #include "base/utf8.h"
 #include "serving/field_handlers.h"
 
@@ -254,21 +255,12 @@ MaybeError ReadPriority(JsonValue value, const FieldContext& context) {
 }
 
 MaybeError ReadRequestId(JsonValue value, const FieldContext& context) {
-  constexpr size_t kMaxLength = 128;
   std::string id;
   if (MaybeError error = ReadString(value, "request_id", &id); error.has_value()) {
     return error;
   }
-  const bool well_formed = std::all_of(id.begin(), id.end(), [](char c) {
-    return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') ||
-           std::string_view("._:-").find(c) != std::string_view::npos;
-  });
-  if (id.empty() || id.size() > kMaxLength || !well_formed) {
-    return InvalidRequest("invalid_value",
-                          "request_id",
-                          fmt::format("'request_id' must be 1 to {} characters of A-Z, a-z, 0-9, "
-                                      "'.', '_', ':' and '-'.",
-                                      kMaxLength));
+  if (!IsClientName(id)) {
+    return BadClientName("request_id");
   }
   context.out->prepared.request_id = std::move(id);
   return std::nullopt;

@@ -1,13 +1,13 @@
-// The handlers behind the rule lists of request_parser.cc, one per request field, grouped as the
-// API specification groups them. Handlers get values that are not null. Thread-safety: pure
-// functions over the context.
+// The handlers behind the rule lists of request_parser.cc, one per request field, grouped by the
+// file that has them. Handlers get values that are not null. Thread-safety: pure functions over the
+// context.
 #pragma once
 
 #include "serving/request_fields.h"
 
 namespace spindle::serving {
 
-// --- standard fields (3.1, 5): standard_fields.cc
+// --- standard fields: standard_fields.cc
 MaybeError ReadMaxTokens(JsonValue value, const FieldContext& context);
 MaybeError ReadMaxCompletionTokens(JsonValue value, const FieldContext& context);
 MaybeError ReadTemperature(JsonValue value, const FieldContext& context);
@@ -23,7 +23,7 @@ MaybeError ReadTopLogprobs(JsonValue value, const FieldContext& context);
 MaybeError ReadStream(JsonValue value, const FieldContext& context);
 MaybeError ReadStreamOptions(JsonValue value, const FieldContext& context);
 
-// --- fields that are checked and then change little (3.1): informational_fields.cc
+// --- fields that are checked and then change little: informational_fields.cc
 MaybeError ReadResponseFormat(JsonValue value, const FieldContext& context);
 MaybeError ReadTools(JsonValue value, const FieldContext& context);
 MaybeError ReadToolChoice(JsonValue value, const FieldContext& context);
@@ -44,7 +44,7 @@ MaybeError RefuseWebSearch(JsonValue value, const FieldContext& context);
 MaybeError RefuseFunctions(JsonValue value, const FieldContext& context);
 MaybeError RefuseFunctionCall(JsonValue value, const FieldContext& context);
 
-// --- extra fields (3.3): extra_fields.cc
+// --- extra fields: extra_fields.cc
 MaybeError ReadTopK(JsonValue value, const FieldContext& context);
 MaybeError ReadMinP(JsonValue value, const FieldContext& context);
 MaybeError ReadRepetitionPenalty(JsonValue value, const FieldContext& context);
@@ -72,10 +72,10 @@ MaybeError RefuseGrammar(JsonValue value, const FieldContext& context);
 MaybeError RefuseJsonSchema(JsonValue value, const FieldContext& context);
 MaybeError RefuseAdapter(JsonValue value, const FieldContext& context);
 
-// --- the `spindle` object (9.1): spindle_fields.cc
+// --- the `spindle` object: spindle_fields.cc
 MaybeError ReadSpindle(JsonValue value, const FieldContext& context);
 
-// --- completions only (5): completion_request.cc
+// --- completions only: completion_request.cc
 MaybeError ReadPrompt(JsonValue value, const FieldContext& context);
 MaybeError PromptMissing(const FieldContext& context);
 MaybeError ReadCompletionLogprobs(JsonValue value, const FieldContext& context);
@@ -87,7 +87,7 @@ MaybeError RefuseChatTools(JsonValue value, const FieldContext& context);
 MaybeError RefuseChatToolChoice(JsonValue value, const FieldContext& context);
 MaybeError RefuseChatTopLogprobs(JsonValue value, const FieldContext& context);
 
-// --- chat only (3.2): chat_request.cc
+// --- chat only: chat_request.cc
 MaybeError ReadMessages(JsonValue value, const FieldContext& context);
 MaybeError MessagesMissing(const FieldContext& context);
 

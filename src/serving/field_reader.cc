@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "base/client_name.h"
 #include "base/utf8.h"
 
 namespace spindle::serving {
@@ -67,6 +68,15 @@ ApiError OutOfRange(std::string_view path, const NumberRange& range) {
                                     range.max));
 }
 
+ApiError BadClientName(std::string_view path) {
+  return InvalidRequest("invalid_value",
+                        std::string(path),
+                        fmt::format("'{}' must be 1 to {} characters of A-Z, a-z, 0-9, '.', '_', "
+                                    "':' and '-', and neither '.' nor '..'.",
+                                    path,
+                                    kMaxClientNameBytes));
+}
+
 ApiError Missing(std::string_view path) {
   return InvalidRequest(
       "missing_required_parameter", std::string(path), fmt::format("'{}' is required.", path));
@@ -85,9 +95,15 @@ MaybeError CheckInteger(int64_t value, std::string_view path, const IntegerRange
 
 MaybeError NarrowNumber(double value, std::string_view path, const NumberRange& range, float* out) {
   const auto narrow = static_cast<float>(value);
-  // The second test: a tiny value above an excluded minimum may round onto it.
-  if (!range.Contains(value) || !range.Contains(static_cast<double>(narrow))) {
+  if (!range.Contains(value)) {
     return OutOfRange(path, range);
+  }
+  // A value next to an excluded minimum may round onto it.
+  if (!range.Contains(static_cast<double>(narrow))) {
+    return InvalidRequest(
+        "invalid_value",
+        std::string(path),
+        fmt::format("'{}' is so close to {} that it is rounded to it.", path, range.min));
   }
   *out = narrow;
   return std::nullopt;

@@ -47,13 +47,15 @@ inline constexpr IntegerRange kPriorityRange{-100, 100};
 [[nodiscard]] ApiError WrongType(std::string_view path, std::string_view wanted, JsonType found);
 [[nodiscard]] ApiError OutOfRange(std::string_view path, const IntegerRange& range);
 [[nodiscard]] ApiError OutOfRange(std::string_view path, const NumberRange& range);
+// A name that is none (base/client_name.h).
+[[nodiscard]] ApiError BadClientName(std::string_view path);
 [[nodiscard]] ApiError Missing(std::string_view path);
 
 // Values that are typed already.
 [[nodiscard]] MaybeError CheckInteger(int64_t value,
                                       std::string_view path,
                                       const IntegerRange& range);
-// As float, which must be in the range too.
+// As float, which must be in the range too: not rounded onto an excluded minimum.
 [[nodiscard]] MaybeError NarrowNumber(double value,
                                       std::string_view path,
                                       const NumberRange& range,

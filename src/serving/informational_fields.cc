@@ -1,4 +1,4 @@
-// Fields of section 3.1 that are checked and recorded, handed to the template, or refused.
+// Fields of OpenAI's API that are checked and recorded, handed to the template, or refused.
 #include <array>
 
 #include <fmt/format.h>

@@ -8,6 +8,8 @@
 
 #include <fmt/format.h>
 
+#include "base/client_name.h"
+
 namespace spindle::serving {
 namespace {
 
@@ -21,6 +23,8 @@ constexpr std::string_view kSession = "spindle.kv.session";
 constexpr std::array<std::string_view, 7> kMembers = {
     kFastBytes, kFastFraction, kBufferRatio, kMaxTier, kReuseSparse, kRetention, kSession};
 constexpr int64_t kMaxRetentionSeconds = 86400;
+constexpr IntegerRange kFastBytesRange{.min = 1};
+constexpr IntegerRange kRetentionRange{0, kMaxRetentionSeconds};
 constexpr NumberRange kFractionRange{0, 1, true};
 constexpr NumberRange kBufferRatioRange{0, 64};
 
@@ -35,7 +39,7 @@ MaybeError ReadDouble(JsonValue value, std::string_view path, std::optional<doub
 // REQUIRES: one of kMembers.
 MaybeError ReadMember(std::string_view path, JsonValue value, KvWishes* wishes) {
   if (path == kFastBytes) {
-    return ReadInteger(value, path, IntegerRange{}, &wishes->fast_tier_budget_bytes.emplace());
+    return ReadInteger(value, path, kFastBytesRange, &wishes->fast_tier_budget_bytes.emplace());
   }
   if (path == kFastFraction) {
     return ReadDouble(value, path, &wishes->fast_tier_budget_fraction);
@@ -50,33 +54,16 @@ MaybeError ReadMember(std::string_view path, JsonValue value, KvWishes* wishes) 
     return ReadBool(value, path, &wishes->reuse_sparse);
   }
   if (path == kRetention) {
-    return ReadInteger(value, path, IntegerRange{}, &wishes->retention_seconds.emplace());
+    return ReadInteger(value, path, kRetentionRange, &wishes->retention_seconds.emplace());
   }
   return ReadString(value, path, &wishes->session.emplace());
-}
-
-MaybeError CheckSessionName(std::string_view name) {
-  constexpr size_t kMaxLength = 128;
-  const bool well_formed = std::all_of(name.begin(), name.end(), [](char c) {
-    return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') ||
-           std::string_view("._:-").find(c) != std::string_view::npos;
-  });
-  if (name.empty() || name.size() > kMaxLength || !well_formed) {
-    return InvalidRequest("invalid_value",
-                          std::string(kSession),
-                          fmt::format("'{}' must be 1 to {} characters of A-Z, a-z, 0-9, '.', '_', "
-                                      "':' and '-'.",
-                                      kSession,
-                                      kMaxLength));
-  }
-  return std::nullopt;
 }
 
 // The sizes it may have in the fast tier.
 MaybeError ApplyFastBudget(const KvWishes& wishes, PreparedRequest* request) {
   if (wishes.fast_tier_budget_bytes.has_value()) {
     const int64_t bytes = *wishes.fast_tier_budget_bytes;
-    if (MaybeError error = CheckInteger(bytes, kFastBytes, {.min = 1}); error.has_value()) {
+    if (MaybeError error = CheckInteger(bytes, kFastBytes, kFastBytesRange); error.has_value()) {
       return error;
     }
     request->fast_bytes = static_cast<uint64_t>(bytes);
@@ -160,6 +147,10 @@ ApiError UnknownMember(std::string_view path) {
       "unknown_parameter", Excerpt(path), fmt::format("'{}' is not known.", Excerpt(path)));
 }
 
+std::string_view FastBudgetParam(const PreparedRequest& request) {
+  return request.fast_fraction > 0 ? kFastFraction : kFastBytes;
+}
+
 MaybeError ReadKv(JsonValue value, const FieldContext& context) {
   if (MaybeError error = ExpectType(value, "spindle.kv", JsonType::kObject); error.has_value()) {
     return error;
@@ -196,15 +187,12 @@ MaybeError ApplyKv(const KvWishes& wishes,
     return error;
   }
   const bool named = wishes.session.has_value();
-  if (named) {
-    if (MaybeError error = CheckSessionName(*wishes.session); error.has_value()) {
-      return error;
-    }
+  if (named && !IsClientName(*wishes.session)) {
+    return BadClientName(kSession);
   }
   const int64_t seconds =
       wishes.retention_seconds.value_or(named ? kMaxRetentionSeconds : int64_t{0});
-  if (MaybeError error = CheckInteger(seconds, kRetention, {0, kMaxRetentionSeconds});
-      error.has_value()) {
+  if (MaybeError error = CheckInteger(seconds, kRetention, kRetentionRange); error.has_value()) {
     return error;
   }
   if (seconds == 0 && !named) {

@@ -1,5 +1,5 @@
-// The `spindle.kv` object of section 9.1: where a request's KV may be, how much of the fast tier it
-// may take, and whether it is kept. Thread-safety: pure functions.
+// The `spindle.kv` object (docs/http-api.md): where a request's KV may be, how much of the fast
+// tier it may take, and whether it is kept. Thread-safety: pure functions.
 #pragma once
 
 #include <string_view>
@@ -12,6 +12,9 @@ namespace spindle::serving {
 // A field that is known and not offered.
 [[nodiscard]] ApiError NotAvailable(std::string_view path);
 [[nodiscard]] ApiError UnknownMember(std::string_view path);
+
+// The field that gave the request its cap in the fast tier. REQUIRES: it has one.
+[[nodiscard]] std::string_view FastBudgetParam(const PreparedRequest& request);
 
 // Reads the object and applies it. What it says depends on other fields too, so they must have been
 // read.

@@ -52,7 +52,6 @@ ordered_json HostTier(const engine::EngineLoad& load, const kv::KvGeometry& geom
   tier["name"] = "host";
   tier["capacity_bytes"] = bytes(stats.capacity_stripes);
   tier["committed_bytes"] = bytes(stats.owned_stripes);
-  tier["buffered_bytes"] = 0;
   tier["prefix_bytes"] = bytes(stats.cached_stripes);
   tier["free_bytes"] = bytes(stats.free_stripes);
   tier["used_bytes"] = {{"live", bytes(stats.owned_stripes)},

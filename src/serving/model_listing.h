@@ -1,4 +1,4 @@
-// The model list of GET /v1/models (API specification 14.1). Thread-safety: pure functions.
+// The model list of GET /v1/models. Thread-safety: pure functions.
 #pragma once
 
 #include <string>

@@ -1,5 +1,5 @@
-// Check 10 of the order of checks: template, tokenising, context arithmetic (API specification
-// 3.6). Thread-safety: pure functions; tokenizer and template are thread-safe.
+// The last check of a body: template, tokenising, context arithmetic. Thread-safety: pure
+// functions; tokenizer and template are thread-safe.
 #pragma once
 
 #include <memory>

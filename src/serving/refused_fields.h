@@ -1,5 +1,5 @@
 // Fields of other servers that would change the answer and that we do not offer: refused by name,
-// unless their value says "off" (API specification 3.4). Thread-safety: pure functions.
+// unless their value says "off" (docs/http-api.md). Thread-safety: pure functions.
 #pragma once
 
 #include <array>

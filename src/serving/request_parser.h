@@ -1,6 +1,6 @@
-// Checks 6 to 9 of the order of checks: JSON, model name, field types and ranges, unsupported
-// combinations; the first problem in the order of the API specification (3.1, 3.3, 9.1) is
-// reported. Thread-safety: pure functions.
+// The checks of a body before its template: JSON, model name, field types and ranges, unsupported
+// combinations; the first problem in the order of the rules is reported. Thread-safety: pure
+// functions.
 #pragma once
 
 #include <string>

@@ -19,7 +19,7 @@ constexpr const char* kReasons[] = {
     "internal_error",
 };
 
-// Bucket bounds that vLLM's dashboards expect (API specification 15.2).
+// Bucket bounds that vLLM's dashboards expect.
 const std::vector<double>& FirstTokenBounds() {
   static const std::vector<double> bounds = {0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1,
                                              0.25,  0.5,   0.75, 1,    2.5,  5,    7.5,  10,

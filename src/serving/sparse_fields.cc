@@ -111,11 +111,13 @@ MaybeError ReadFraction(JsonValue value,
                         std::string_view path,
                         const NumberRange& range,
                         std::optional<double>* out) {
-  float share = 0;
-  if (MaybeError error = ReadNumber(value, path, range, &share); error.has_value()) {
+  if (MaybeError error = ExpectType(value, path, JsonType::kNumber); error.has_value()) {
     return error;
   }
-  *out = double{share};
+  if (!range.Contains(value.AsDouble())) {
+    return OutOfRange(path, range);
+  }
+  *out = value.AsDouble();
   return std::nullopt;
 }
 

@@ -1,4 +1,4 @@
-// The `spindle.sparse` object of section 9.1: how generated tokens and prompts are attended.
+// The `spindle.sparse` object (docs/http-api.md): how generated tokens and prompts are attended.
 // Thread-safety: pure functions.
 #pragma once
 

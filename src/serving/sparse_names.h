@@ -1,6 +1,5 @@
-// Names of attention algorithms and of methods of sparse prefill in requests (API
-// specification 9.1), for listing and acceptance alike: those of engine/algorithm_facts.h.
-// Thread-safety: pure functions.
+// Names of attention algorithms and of methods of sparse prefill in requests, for listing and
+// acceptance alike: those of engine/algorithm_facts.h. Thread-safety: pure functions.
 #pragma once
 
 #include <string_view>

@@ -1,5 +1,5 @@
-// The `spindle` object of section 9.1. Unknown names are always refused, known ones that this build
-// does not offer too: a mistyped or missing budget must not run dense in silence.
+// The `spindle` object. Unknown names are always refused, known ones that this build does not offer
+// too: a mistyped or missing budget must not run dense in silence.
 #include <algorithm>
 #include <array>
 #include <optional>

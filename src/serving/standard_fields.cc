@@ -1,4 +1,4 @@
-// Sampling and streaming fields of section 3.1 of the API specification.
+// Sampling and streaming fields of OpenAI's API.
 #include <charconv>
 #include <map>
 #include <utility>

@@ -1,6 +1,6 @@
-// Stop strings in a stream of bytes (API specification 3.7): the match that completes first wins;
-// of several that complete at the same byte, the one that began earliest, which is the longest.
-// One Knuth-Morris-Pratt automaton per string: a byte costs O(number of strings), amortised.
+// Stop strings in a stream of bytes: the match that completes first wins; of several that complete
+// at the same byte, the one that began earliest, which is the longest. One Knuth-Morris-Pratt
+// automaton per string: a byte costs O(number of strings), amortised.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// The tokenizer endpoints (API specification 14.2): JSON in, JSON out, no engine. Thread-safety:
-// pure functions.
+// The tokenizer endpoints (docs/http-api.md): JSON in, JSON out, no engine. Thread-safety: pure
+// functions.
 #pragma once
 
 #include <string>

@@ -310,29 +310,27 @@ class AllFast : public MemoryPolicy {
   const HostPages& host_;  // one memory is as good as another here
 };
 
+// Each group is a set of its own, since a set gives all its groups the same size.
 class FastTierPolicy : public MemoryPolicy {
  public:
-  FastTierPolicy(const kv::KvGeometry& geometry,
-                 const HostPages& host,
-                 std::unique_ptr<kv::FastTier> tier,
-                 uint64_t fast_bytes)
-      : heads_(geometry.num_kv_heads),
-        host_(host),
-        fast_bytes_(fast_bytes),
-        tier_(std::move(tier)),
-        set_(tier_->Open(BudgetGroupId(1), host.num_pages(), 1).value()),
-        plan_(host.num_pages()) {
+  FastTierPolicy(const HostPages& host, std::unique_ptr<kv::FastTier> tier, uint64_t fast_bytes)
+      : host_(host), fast_bytes_(fast_bytes), tier_(std::move(tier)), plan_(host.num_pages()) {
     const uint64_t runs = tier_->num_free_frames() / kv::kRunFrames;
     const uint64_t most = (host.num_pages() + kv::kRunFrames - 1) / kv::kRunFrames;
     for (size_t group = 0; group < host.num_groups(); ++group) {
       // The first ones get what does not divide.
       const uint64_t own = runs / host.num_groups() + (group < runs % host.num_groups() ? 1 : 0);
-      tier_->ResizeGroup(Ref(group), static_cast<uint32_t>(std::min(own, most) * kv::kRunFrames))
+      sets_.push_back(tier_->Open(BudgetGroupId(1), host.num_pages(), 1).value());
+      tier_->Resize(sets_.back(), static_cast<uint32_t>(std::min(own, most) * kv::kRunFrames))
           .IgnoreError();
     }
   }
 
-  void BeginStep() override { tier_->BeginStep(set_); }
+  void BeginStep() override {
+    for (const kv::CacheSetId set : sets_) {
+      tier_->BeginStep(set);
+    }
+  }
 
   void Attend(size_t group, std::span<const uint32_t> pages, PageReader* reader) override {
     tier_->Plan(0, 0, Ref(group), pages, kv::Caching::kLru, &plan_);
@@ -357,16 +355,13 @@ class FastTierPolicy : public MemoryPolicy {
 
  private:
   [[nodiscard]] kv::GroupRef Ref(size_t group) const {
-    return {set_,
-            LayerIdx(static_cast<uint16_t>(group / heads_)),
-            KvHeadIdx(static_cast<uint16_t>(group % heads_))};
+    return {sets_[group], LayerIdx(0), KvHeadIdx(0)};
   }
 
-  size_t heads_;
   const HostPages& host_;
   uint64_t fast_bytes_;
   std::unique_ptr<kv::FastTier> tier_;
-  kv::CacheSetId set_;
+  std::vector<kv::CacheSetId> sets_;  // [group]
   kv::GroupPlan plan_;
   std::vector<kv::PageCopy> copies_;
   uint64_t fetched_ = 0;
@@ -415,6 +410,8 @@ std::unique_ptr<MemoryPolicy> MakeFastTier(const kv::KvGeometry& geometry,
                                            uint64_t fast_bytes) {
   kv::FastTierOptions options;
   options.geometry = geometry;
+  options.geometry.num_layers = 1;
+  options.geometry.num_kv_heads = 1;
   options.metadata_bytes = uint64_t{64} << 20;
   options.fast_bytes = fast_bytes;
   // The least that a ring has: one segment.
@@ -423,7 +420,7 @@ std::unique_ptr<MemoryPolicy> MakeFastTier(const kv::KvGeometry& geometry,
   if (!tier.ok()) {
     return nullptr;
   }
-  return std::make_unique<FastTierPolicy>(geometry, host, *std::move(tier), fast_bytes);
+  return std::make_unique<FastTierPolicy>(host, *std::move(tier), fast_bytes);
 }
 
 }  // namespace spindle::bench

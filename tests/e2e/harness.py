@@ -42,7 +42,7 @@ class Response:
 
 
 class Server:
-    """A running `spindle serve`. The fixture of the conformance table unless arguments say otherwise."""
+    """A running `spindle serve`: small limits and two keys (FIXTURE) unless arguments say otherwise."""
 
     FIXTURE = ["--max-model-len", "2048", "--max-num-seqs", "4", "--max-queue-size", "2",
                "--api-key", KEY, "--admin-api-key", ADMIN_KEY]

@@ -215,7 +215,8 @@ TEST(KvTraceOfAnEngine, ReplaysWithoutADifference) {
   EXPECT_EQ(total.compared, counters.page_hits + counters.page_misses);
   EXPECT_EQ(total.count.hits, counters.page_hits);
 
-  const auto requests = kv::sim::ReadRequestTrace(folder.path() + "/run-requests.jsonl");
+  const auto requests = kv::sim::ParseRequestTrace(
+      ReadFile(folder.path() + "/run-requests.jsonl", kv::sim::kMaxTraceBytes).value());
   ASSERT_TRUE(requests.ok()) << requests.status();
   ASSERT_EQ(requests->requests.size(), kRequests);
   for (size_t i = 0; i < kRequests; ++i) {

@@ -149,9 +149,9 @@ TEST_P(BlockMassTest, EqualsTheDefinition) {
   }
 }
 
-// Specification of the algorithms, 12.2: keys (1, 0) and (2, 1) in two tiles, queries (3, 4), D = 1
-// and stride 2. Here a tile has eight rows and sixteen channels, all zero but these; scale 4 makes
-// up for it. Other tiles get scores far below by a channel of their own.
+// Worked by hand: keys (1, 0) and (2, 1) in two tiles, queries (3, 4), D = 1 and stride 2. Here a
+// tile has eight rows and sixteen channels, all zero but these; scale 4 makes up for it. Other
+// tiles get scores far below by a channel of their own.
 TEST_P(BlockMassTest, HandExample) {
   SPINDLE_TABLE_OR_SKIP(table, GetParam());
   MassRig rig(16, 16, DType::kBF16, 1, 1);

@@ -1,5 +1,5 @@
 // Clustering and estimation kernels of every table against the reference table, against what
-// clusters must satisfy, and the hand example of the specification of RetroInfer.
+// clusters must satisfy, and an example of RetroInfer worked by hand.
 #include <algorithm>
 #include <cmath>
 #include <cstring>

@@ -51,7 +51,7 @@ class Size:
         self.tokens = (8, 30) if quick else (16, 160)
         # In host memory for four of the others. Admission sets 256 tokens aside for an answer while answers are short on average: long ones
         # outgrow that, and if several do, somebody has to give way.
-        self.tight_prompts, self.long_tokens, self.long_share = (1120, 1400), (300, 500 if quick else 700), 0.4
+        self.tight_prompts, self.long_tokens, self.long_share = (1120, 1400), (300, 500 if quick else 900), 0.7
         self.tight_stripes = 4 * 26 + 6
 
 
@@ -206,7 +206,7 @@ def alone(arguments, size, options):
     return {name: {"text": a.text, "digest": a.digest, "sparse_steps": a.sparse_steps} for name, a in found.items()}
 
 
-def run_part(label, arguments, size, reference, options):
+def run_part(label, arguments, size, reference, options, rounds):
     """One way to serve: the fixed request in company, `rounds` times."""
     line, started = Progress(), time.monotonic()
     row = {"part": label, "rounds": 0, "same_text": 0, "same_logprobs": 0, "company_min": None, "without_sparse_steps": 0, "cached": 0,
@@ -219,7 +219,7 @@ def run_part(label, arguments, size, reference, options):
         with Company(server, documents, size, f"{options.seed}-{label}", "tight" in label) as company:
             server.wait_for(lambda: server.metric_sum("spindle_running_requests") > 0 or company.problems, 60, "company")
             time.sleep(2)
-            for number in range(options.rounds):
+            for number in range(rounds):
                 name, ids, sparse = fixed[number % len(fixed)]
                 with Largest(lambda: running_requests(server)) as watch:
                     answer = ask(server, ids, size.fixed_tokens, sparse, cache_prompt=number // len(fixed) % 2 == 0, logprobs=20)
@@ -232,7 +232,7 @@ def run_part(label, arguments, size, reference, options):
                 if sparse is not None:
                     row["without_sparse_steps"] += answer.sparse_steps <= 0
                     own[sparse["algorithm"]] += size.fixed_tokens - 1
-                line.show(f"{label}: {row['rounds']}/{options.rounds}, {row['same_text']} unchanged, {company.finished} others finished, "
+                line.show(f"{label}: {row['rounds']}/{rounds}, {row['same_text']} unchanged, {company.finished} others finished, "
                           f"{company.left} left, {len(company.problems)} problems")
                 if company.problems:
                     break
@@ -245,7 +245,7 @@ def run_part(label, arguments, size, reference, options):
         row["uncounted"] = [name for name in ALGORITHMS
                             if counted[name] - before[name] < own[name] + company.least_steps.get(name, 0)]
         row["algorithms_of_others"] = len(company.least_steps)
-    line.end(f"{label}: {row['rounds']}/{options.rounds} in {time.monotonic() - started:.0f} s")
+    line.end(f"{label}: {row['rounds']}/{rounds} in {time.monotonic() - started:.0f} s")
     return row
 
 
@@ -277,7 +277,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--binary", required=True)
     parser.add_argument("--model", required=True)
-    parser.add_argument("--rounds", type=int)
+    parser.add_argument("--rounds", type=int, help="in place: 50; elsewhere a quarter of them")
     parser.add_argument("--seed", default="1")
     parser.add_argument("--only", nargs="*", help="parts: 'in place', 'mirror', 'tight host', 'tight mirror and disk'")
     parser.add_argument("--results", type=pathlib.Path, help="file that keeps what was found, to go on after an interruption")
@@ -310,9 +310,10 @@ def main():
         if len({form["digest"] for form in reference.values()}) < len(reference):
             failures.append("alone: two forms of the fixed request have the same answer")
         for label, arguments in chosen.items():
+            rounds = options.rounds if label == "in place" else max(options.rounds // 4, min(options.rounds, 4))
             row = results.once(["isolation", label, *known],
-                               lambda a=arguments, n=label: run_part(n, context + a, size, reference, options))
-            judge(row, options.rounds, options.quick, failures)
+                               lambda a=arguments, n=label, r=rounds: run_part(n, context + a, size, reference, options, r))
+            judge(row, rounds, options.quick, failures)
             rows.append(row)
     print(f"{'part':<24}{'same text':>11}{'logprobs':>10}{'others':>8}{'sparse':>8}{'left':>6}{'running ≥':>11}{'cached':>8}{'preempt.':>10}"
           f"{'spills':>8}{'moves':>10}")

@@ -115,7 +115,7 @@ def check_requests(run, prompts, output_tokens, cached, failures):
         if shared != (len(os.path.commonprefix([prompts[i], prompts[i - 1]])) // UNIT_TOKENS if cached else 0):
             failures.append(f"{run.label}: request {i} shares {shared} units")
     report = simulate(run.requests, "--capacity", "10000")
-    print(f"{run.label}: request trace of {report['trace']['requests']} requests, {report['trace']['hit ratio without bound, %']} % of units seen before")
+    print(f"{run.label}: request trace of {report['trace']['requests']} requests, {100 * report['trace']['unbounded_hit_ratio']:.1f} % of units seen before")
 
 
 def record_and_replay(label, arguments, prompts, tokens, failures, **fields):

@@ -10,6 +10,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -114,8 +115,11 @@ class FaultFiles final : public kv::disk::DiskFiles {
   absl::Status Unlink(const std::string& path) override;
 
   absl::StatusOr<kv::disk::FreeSpaceInfo> FreeSpace(const std::string& directory) override {
-    return below_.FreeSpace(directory);
+    return free_space_.has_value() ? *free_space_ : below_.FreeSpace(directory);
   }
+
+  // What is measured from now on, as if the measurement had happened earlier. Not while one runs.
+  void SetFreeSpace(const kv::disk::FreeSpaceInfo& info) { free_space_ = info; }
 
   absl::StatusOr<std::unique_ptr<kv::disk::DiskLock>> Lock(const std::string& path) override {
     return below_.Lock(path);
@@ -153,6 +157,7 @@ class FaultFiles final : public kv::disk::DiskFiles {
   bool Chance(double probability) SPINDLE_REQUIRES(mutex_);
 
   kv::disk::DiskFiles& below_;
+  std::optional<kv::disk::FreeSpaceInfo> free_space_;
   const std::function<void(Duration)> wait_;
   mutable Mutex mutex_;
   uint64_t random_ SPINDLE_GUARDED_BY(mutex_);

@@ -1,4 +1,4 @@
-"""Lower bounds of time from bytes and operations: what the machine's measured roofs would allow (evaluation rule B4), for the default model's shape."""
+"""Lower bounds of time from bytes and operations: what the machine's measured roofs would allow, for the default model's shape."""
 import pathlib
 import re
 import subprocess

@@ -126,6 +126,8 @@ std::string_view DeviceErrorOp(DeviceError error) {
       return "unlink";
     case DeviceError::kProbe:
       return "probe";
+    case DeviceError::kSpace:
+      return "space";
   }
   return "?";
 }

@@ -111,9 +111,10 @@ enum class DeviceError : uint8_t {
   kLogFull,     // … because the device or the quota was full
   kUnlink,      // a segment could not be removed
   kProbe,       // a probe failed
+  kSpace,       // space could not be measured, for example because the folder is gone
 };
 
-inline constexpr size_t kNumDeviceErrors = 10;
+inline constexpr size_t kNumDeviceErrors = 11;
 // For labels: the operation, and why it failed.
 [[nodiscard]] std::string_view DeviceErrorOp(DeviceError error);
 [[nodiscard]] std::string_view DeviceErrorCause(DeviceError error);

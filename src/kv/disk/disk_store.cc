@@ -227,7 +227,7 @@ void DiskStore::Impl::PublishStats() {
   stats.live_bytes = index_.live_bytes();
   stats.used_bytes = segment_used_;
   stats.allocated_bytes = allocated_bytes_ + written_since_;
-  stats.free_bytes = free_bytes_ - std::min(free_bytes_, written_since_);
+  stats.free_bytes = free_bytes_ - std::min(free_bytes_, unmeasured_);
   stats.loads_pending = loads_.size();
   stats.stores_pending = stores_.size();
   stats.store_bytes_pending = store_bytes_;
@@ -304,6 +304,12 @@ absl::StatusOr<std::unique_ptr<DiskStore>> DiskStore::Open(const DiskOptions& op
   if (report.incomplete) {
     log::Warn("kv_disk_index_damaged", {{"directory", folder.directory}});
   }
+  for (const LostEntries& lost : report.lost) {
+    log::Warn("kv_disk_records_lost",
+              {{"file", folder.directory + "/" + SegmentName(lost.segment)},
+               {"records", lost.entries},
+               {"why", lost.missing ? "the file is missing" : "the file is too short"}});
+  }
   auto impl = std::make_unique<Impl>(options,
                                      std::move(folder),
                                      listing,
@@ -312,7 +318,7 @@ absl::StatusOr<std::unique_ptr<DiskStore>> DiskStore::Open(const DiskOptions& op
                                      files,
                                      clock,
                                      MakeQueue(options, files, clock, std::move(wake)));
-  impl->MeasureSpaceNow();
+  SPINDLE_RETURN_IF_ERROR(impl->LookAtFolder());
   impl->PublishStats();
   return std::unique_ptr<DiskStore>(new DiskStore(std::move(impl)));
 }

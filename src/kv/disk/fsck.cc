@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "base/status_macros.h"
@@ -202,6 +203,12 @@ absl::StatusOr<FsckReport> Fsck(DiskFiles& files,
   DiskIndex index;
   SPINDLE_ASSIGN_OR_RETURN(report.recovery,
                            RecoverIndex(files, directory, listing, report.superblock.uuid, &index));
+  for (const LostEntries& lost : report.recovery.lost) {
+    report.problems.push_back(directory + "/" + SegmentName(lost.segment) + ": " +
+                              (lost.missing ? "missing" : "too short") + ", " +
+                              std::to_string(lost.entries) + " entries of the index are lost");
+  }
+  report.problems.resize(std::min(report.problems.size(), kMaxProblems));
   uint64_t all_bytes = 0;
   for (const SegmentFile& segment : listing.segments) {
     all_bytes += segment.bytes;

@@ -40,7 +40,11 @@ bool DiskStore::Impl::NeedsSpace() const {
   const double used = static_cast<double>(UsedBytes());
   const double capacity = static_cast<double>(CapacityBytes());
   return used > (collecting_ ? options_.low_watermark : options_.high_watermark) * capacity ||
-         (space_known_ && free_bytes_ < written_since_ + FreeFloor());
+         (space_known_ && free_bytes_ < unmeasured_ + FreeFloor());
+}
+
+uint64_t DiskStore::Impl::InFlightBytes() const {
+  return store_bytes_ + (copy_running_ ? copy_job_->length_pages * kAlignment : 0);
 }
 
 // A sealed segment without live records, else the one whose content is worth least.
@@ -87,9 +91,14 @@ void DiskStore::Impl::StepCollector(TimePoint now) {
   if (health_.degraded()) {
     return;
   }
-  UnlinkDropped();
-  const bool stale = !space_known_ || written_since_ > 0 || force_collect_;
-  if (!space_running_ && stale &&
+  // Not side by side: nobody could say whether the free bytes count the file that goes.
+  if (!space_running_) {
+    UnlinkDropped();
+  }
+  const bool unlinking = std::any_of(
+      segments_.begin(), segments_.end(), [](const auto& item) { return item.second->unlinking; });
+  const bool stale = !space_known_ || unmeasured_ > 0 || force_collect_;
+  if (!space_running_ && !unlinking && stale &&
       (now - space_measured_ >= options_.space_interval || now < space_measured_)) {
     if (space_job_ == nullptr) {
       space_job_ = std::make_unique<SpaceJob>();
@@ -98,6 +107,7 @@ void DiskStore::Impl::StepCollector(TimePoint now) {
       space_job_->directory = directory_;
     }
     space_running_ = true;
+    space_job_->covered_bytes = unmeasured_ - std::min(unmeasured_, InFlightBytes());
     SubmitJob(space_job_.get());
   }
   if (victim_ != nullptr) {
@@ -318,16 +328,23 @@ void DiskStore::Impl::HandleUnlink(UnlinkJob* job) {
 void DiskStore::Impl::HandleSpace(SpaceJob* job) {
   space_running_ = false;
   space_measured_ = clock_.Now();
-  space_known_ = job->status.ok();
   if (!job->status.ok()) {
     ++stats_.space_failures;
+    if (space_known_) {
+      log::Warn("kv_disk_space_unknown",
+                {{"directory", directory_}, {"error", std::string(job->status.message())}});
+    }
+    space_known_ = false;
+    OnError(DeviceError::kSpace, job->status);
     return;
   }
+  space_known_ = true;
   allocated_bytes_ = job->own.allocated_bytes;
   other_bytes_ = job->other_bytes;
   free_bytes_ = job->space.free_bytes;
   total_bytes_ = job->space.total_bytes;
   written_since_ = 0;
+  unmeasured_ -= job->covered_bytes;
   for (const auto& item : segments_) {
     Segment* const segment = item.second.get();
     if (segment->exact || segment->num_users > 0 || segment == active_) {
@@ -344,13 +361,18 @@ void DiskStore::Impl::HandleSpace(SpaceJob* job) {
   }
 }
 
-void DiskStore::Impl::MeasureSpaceNow() {
+absl::Status DiskStore::Impl::LookAtFolder() {
   SpaceJob job;
   job.files = &files_;
   job.root = options_.path;
   job.directory = directory_;
   job.status = job.RunTask();
   HandleSpace(&job);
+  SPINDLE_ASSIGN_OR_RETURN(
+      const std::unique_ptr<DiskFile> file,
+      files_.Open(directory_ + "/" + kSuperblockName, OpenMode::kRead, options_.direct));
+  direct_active_ = file->direct();
+  return absl::OkStatus();
 }
 
 }  // namespace spindle::kv::disk

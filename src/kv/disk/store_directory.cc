@@ -8,6 +8,7 @@
 #include <string_view>
 #include <utility>
 
+#include "base/log.h"
 #include "base/status_macros.h"
 #include "kv/disk/log_files.h"
 
@@ -16,6 +17,8 @@ namespace {
 
 // Names tried for one identity: the first, then -2, -3 …
 constexpr int kMaxNames = 8;
+// Of journals and checkpoints: far beyond any, and far below where numbers begin again.
+constexpr uint64_t kMaxLog = uint64_t{1} << 62;
 // Hex digits of the fingerprint in a folder's name.
 constexpr size_t kNameDigits = 32;
 
@@ -64,6 +67,11 @@ absl::Status WriteSuperblock(DiskFiles& files,
   }
   SPINDLE_RETURN_IF_ERROR(files.Rename(temporary, path));
   return files.SyncDirectory(directory);
+}
+
+// What it holds stays, and counts against the cap.
+void PassOver(const std::string& directory, const std::string& why) {
+  log::Warn("kv_disk_store_passed_over", {{"directory", directory}, {"why", why}});
 }
 
 // Replays checkpoints from the newest to the first whole one.
@@ -160,18 +168,25 @@ void CheckAgainstFiles(const StoreListing& listing, RecoveryReport* report, Disk
         number,
         [](const SegmentFile& segment, uint32_t wanted) { return segment.number < wanted; });
     if (file == listing.segments.end() || file->number != number) {
-      report->dropped_entries += index->DropSegment(number);
+      report->lost.push_back(
+          {.segment = number, .entries = index->DropSegment(number), .missing = true});
+      report->dropped_entries += report->lost.back().entries;
       continue;
     }
+    LostEntries lost{.segment = number};
     EntryIdx entry = index->Live(number).first;
     while (entry != kNoEntry) {
       const IndexEntry& at = index->Get(entry);
       const EntryIdx next = at.segment_next;
       if (at.offset() + at.length() > file->bytes) {
         index->Erase(entry);
-        ++report->dropped_entries;
+        ++lost.entries;
       }
       entry = next;
+    }
+    if (lost.entries > 0) {
+      report->dropped_entries += lost.entries;
+      report->lost.push_back(lost);
     }
   }
 }
@@ -201,13 +216,17 @@ absl::StatusOr<StoreListing> ListStore(DiskFiles& files, const std::string& dire
     } else if (entry.name.ends_with(".tmp")) {
       listing.temporary.push_back(entry.name);
     } else if (const auto segment = NumberOf(entry.name, "seg-", ".kv", 16);
-               segment.has_value() && *segment <= UINT32_MAX) {
+               segment.has_value() && *segment >= 1 && *segment <= kMaxSegment &&
+               entry.name == SegmentName(static_cast<uint32_t>(*segment))) {
       listing.segments.push_back({.number = static_cast<uint32_t>(*segment),
                                   .bytes = entry.bytes,
                                   .allocated_bytes = entry.allocated_bytes});
-    } else if (const auto journal = NumberOf(entry.name, "journal-", ".log", 10)) {
+    } else if (const auto journal = NumberOf(entry.name, "journal-", ".log", 10);
+               journal.has_value() && *journal <= kMaxLog && entry.name == JournalName(*journal)) {
       listing.journals.push_back(*journal);
-    } else if (const auto checkpoint = NumberOf(entry.name, "index-", ".ckpt", 10)) {
+    } else if (const auto checkpoint = NumberOf(entry.name, "index-", ".ckpt", 10);
+               checkpoint.has_value() && *checkpoint <= kMaxLog &&
+               entry.name == CheckpointName(*checkpoint)) {
       listing.checkpoints.push_back(*checkpoint);
     }
   }
@@ -244,11 +263,14 @@ absl::StatusOr<StoreFolder> ResolveStore(DiskFiles& files,
     SPINDLE_RETURN_IF_ERROR(files.MakeDirectory(directory));
     absl::StatusOr<Superblock> found = ReadSuperblock(files, directory);
     if (found.ok() ? !SameIdentity(found->identity, identity) : !absl::IsNotFound(found.status())) {
+      PassOver(directory,
+               found.ok() ? "a store of another model" : std::string(found.status().message()));
       continue;
     }
     if (!found.ok()) {
       SPINDLE_ASSIGN_OR_RETURN(const StoreListing listing, ListStore(files, directory));
       if (!listing.segments.empty() || !listing.journals.empty() || !listing.checkpoints.empty()) {
+        PassOver(directory, "files of a store without its superblock");
         continue;
       }
     }

@@ -20,7 +20,10 @@ inline constexpr char kSuperblockName[] = "STORE";
 inline constexpr char kLockName[] = "LOCK";
 inline constexpr char kProbeName[] = "probe.tmp";
 
-[[nodiscard]] std::string SegmentName(uint32_t number);  // seg-XXXXXXXX.kv
+[[nodiscard]] std::string SegmentName(uint32_t number);  // seg-xxxxxxxx.kv
+
+// Numbers of segments are 1 … this.
+inline constexpr uint32_t kMaxSegment = UINT32_MAX - 1;
 
 struct SegmentFile {
   uint32_t number = 0;
@@ -28,7 +31,7 @@ struct SegmentFile {
   uint64_t allocated_bytes = 0;
 };
 
-// The files of a store by kind, each sorted by number.
+// The files of a store by kind, each sorted by number. Names that no store gives are left out.
 struct StoreListing {
   std::vector<SegmentFile> segments;
   std::vector<uint64_t> journals;
@@ -73,6 +76,13 @@ struct FoundStore {
 [[nodiscard]] absl::StatusOr<std::vector<FoundStore>> FindStores(DiskFiles& files,
                                                                  const std::string& root);
 
+// A segment that the index had entries for, which the files could not hold.
+struct LostEntries {
+  uint32_t segment = 0;
+  uint64_t entries = 0;
+  bool missing = false;  // the file; else it is too short
+};
+
 // What recovery found and did.
 struct RecoveryReport {
   uint64_t checkpoint = 0;       // number of the one used, 0 = none
@@ -84,6 +94,7 @@ struct RecoveryReport {
   bool cut = false;           // bytes behind the last whole frame: a commit a crash cut off
   bool incomplete = false;  // acknowledged changes are missing: `fsck --repair` rebuilds the index
   uint64_t dropped_entries = 0;  // pointed beyond the end of their segment, or to a missing one
+  std::vector<LostEntries> lost = {};  // the same by segment
   uint64_t max_seq = 0;
   uint32_t max_segment = 0;
   uint64_t max_log = 0;  // largest number of any journal or checkpoint, whole or not

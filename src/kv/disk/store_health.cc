@@ -49,6 +49,8 @@ void DiskStore::Impl::StepProbe(TimePoint now) {
   if (probe_job_ == nullptr) {
     probe_job_ = std::make_unique<ProbeJob>();
     probe_job_->files = &files_;
+    probe_job_->directory = directory_;
+    probe_job_->uuid = uuid_;
     probe_job_->path = directory_ + "/" + kProbeName;
     probe_job_->direct = options_.direct;
   }

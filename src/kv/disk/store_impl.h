@@ -98,8 +98,9 @@ class DiskStore::Impl {
 
   [[nodiscard]] const std::string& directory() const { return directory_; }
 
-  // Measures space while nothing else runs; called by Open.
-  void MeasureSpaceNow();
+  // Measures space, and whether direct I/O is to be had, while nothing else runs; called by Open.
+  // ERRORS: those of the file layer.
+  [[nodiscard]] absl::Status LookAtFolder();
   void PublishStats() SPINDLE_EXCLUDES(stats_mutex_);
 
  private:
@@ -170,6 +171,8 @@ class DiskStore::Impl {
   [[nodiscard]] uint64_t UsedBytes() const;
   [[nodiscard]] uint64_t CapacityBytes() const;
   [[nodiscard]] uint64_t FreeFloor() const;
+  // Given a place, and perhaps not yet written.
+  [[nodiscard]] uint64_t InFlightBytes() const;
 
   // store_health.cc
   [[nodiscard]] TierState state(TimePoint now) const;
@@ -208,9 +211,9 @@ class DiskStore::Impl {
   Segment* active_ = nullptr;  // records are appended here
   uint32_t next_segment_;
   uint64_t next_seq_;
-  bool direct_active_ = false;
-  uint32_t num_open_ = 0;      // segments with an open file
-  uint64_t segment_used_ = 0;  // sum of their ends
+  bool direct_active_ = false;  // the file system does direct I/O
+  uint32_t num_open_ = 0;       // segments with an open file
+  uint64_t segment_used_ = 0;   // sum of their ends
 
   // Requests.
   std::vector<std::unique_ptr<TransferJob>> jobs_;
@@ -262,7 +265,10 @@ class DiskStore::Impl {
   bool force_collect_ = false;  // the device was full: make room whatever the watermarks say
   bool room_made_ = false;      // records were dropped for room, and no store has succeeded since
   TimePoint space_measured_{};
-  uint64_t written_since_ = 0;  // bytes since the measurement
+  uint64_t written_since_ = 0;  // bytes given places since the measurement
+  // The same, with those that had places before it and may have been written after it: what the
+  // free bytes may lack.
+  uint64_t unmeasured_ = 0;
   uint64_t allocated_bytes_ = 0;
   uint64_t other_bytes_ = 0;
   uint64_t free_bytes_ = 0;

@@ -55,6 +55,10 @@ absl::Status CopyJob::RunTask() {
 }
 
 absl::Status ProbeJob::RunTask() {
+  SPINDLE_ASSIGN_OR_RETURN(const Superblock superblock, ReadSuperblock(*files, directory));
+  if (superblock.uuid != uuid) {
+    return absl::NotFoundError(directory + ": another store has taken this one's place");
+  }
   files->Unlink(path).IgnoreError();  // left by a probe that failed, or absent
   const AlignedBuffer written(kAlignment);
   const AlignedBuffer read(kAlignment);
@@ -77,6 +81,9 @@ absl::Status ProbeJob::RunTask() {
 
 absl::Status SpaceJob::RunTask() {
   SPINDLE_ASSIGN_OR_RETURN(own, ListStore(*files, directory));
+  if (!own.superblock) {
+    return absl::NotFoundError(directory + ": the store is gone");
+  }
   SPINDLE_ASSIGN_OR_RETURN(space, files->FreeSpace(directory));
   SPINDLE_ASSIGN_OR_RETURN(const std::vector<DirectoryEntry> entries, files->List(root));
   other_bytes = 0;

@@ -92,6 +92,8 @@ class ProbeJob final : public StoreJob {
   std::string path;
   bool direct = false;
   uint64_t number = 0;  // differs from probe to probe, and so does the page
+  std::string directory;
+  StoreUuid uuid{};
 };
 
 // Measures allocated and free bytes.
@@ -107,6 +109,7 @@ class SpaceJob final : public StoreJob {
   StoreListing own;
   uint64_t other_bytes = 0;
   FreeSpaceInfo space;
+  uint64_t covered_bytes = 0;  // given places, and surely written before
 };
 
 }  // namespace spindle::kv::disk

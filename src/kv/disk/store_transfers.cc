@@ -91,7 +91,6 @@ absl::Status DiskStore::Impl::OpenSegment(Segment& segment) {
   }
   SPINDLE_ASSIGN_OR_RETURN(segment.file,
                            files_.Open(PathOf(segment), OpenMode::kRead, options_.direct));
-  direct_active_ = segment.file->direct();
   ++num_open_;
   return absl::OkStatus();
 }
@@ -189,7 +188,7 @@ absl::Status DiskStore::Impl::AdmitStore(const RecordId& id, uint64_t record_byt
                                         " bytes wait to be stored");
   }
   const bool fits = space_known_ && UsedBytes() + record_bytes + kAlignment <= CapacityBytes() &&
-                    free_bytes_ >= written_since_ + record_bytes + FreeFloor();
+                    free_bytes_ >= unmeasured_ + record_bytes + FreeFloor();
   if (!fits) {
     SkipStore(StoreSkip::kNoSpace);
     force_collect_ = true;
@@ -208,11 +207,13 @@ absl::StatusOr<DiskStore::Impl::Place> DiskStore::Impl::TakePlace(uint64_t recor
   }
   const bool fresh = active_ == nullptr;
   if (fresh) {
+    if (next_segment_ > kMaxSegment) {
+      return absl::ResourceExhaustedError(directory_ + ": no segment numbers are left");
+    }
     auto segment = std::make_unique<Segment>();
     segment->number = next_segment_++;
     SPINDLE_ASSIGN_OR_RETURN(segment->file,
                              files_.Open(PathOf(*segment), OpenMode::kCreate, options_.direct));
-    direct_active_ = segment->file->direct();
     segment->end = kAlignment;
     segment->name_durable = false;
     segment_used_ += kAlignment;
@@ -224,6 +225,7 @@ absl::StatusOr<DiskStore::Impl::Place> DiskStore::Impl::TakePlace(uint64_t recor
   active_->end += record_bytes;
   segment_used_ += record_bytes;
   written_since_ += record_bytes;
+  unmeasured_ += record_bytes;
   return place;
 }
 

@@ -73,12 +73,6 @@ class BucketedLru {
   // Pinned slots become used now. Any piece of the stamps at a time.
   static void Unpin(const LruState& state, std::span<uint8_t> stamps);
 
-  // Steps since a stamp was set, to the precision of the quantum; the oldest bucket means "at
-  // least". REQUIRES: neither free nor pinned.
-  [[nodiscard]] uint32_t AgeSteps(const LruState& state, uint8_t stamp) const {
-    return (uint32_t{state.now} - stamp) * options_.quantum_steps;
-  }
-
   // Slots used in the last `steps` steps, this one included, and pinned ones; for working sets.
   [[nodiscard]] uint32_t CountUsedWithin(const LruState& state,
                                          std::span<const uint8_t> stamps,

@@ -16,7 +16,6 @@ constexpr double kMaxGrowth = 1.5;
 constexpr double kMaxShrink = 0.25;
 constexpr uint32_t kGainSteps = 16;       // pass 2 gives a sixteenth of the spare at a time
 constexpr uint32_t kBisectionSteps = 60;  // beyond the precision of a double's fraction
-constexpr double kMovedBetweenHeads = 0.1;
 
 uint32_t RoundDown(double frames) {
   return static_cast<uint32_t>(frames) / kRunFrames * kRunFrames;
@@ -37,10 +36,10 @@ std::vector<size_t> Descending(size_t count, Key key) {
   return order;
 }
 
-// Size at water level `level`.
+// Size at water level `level`, 0 … 1.
 uint32_t SizeAt(const BudgetRequest& request, double level) {
   const double distance = request.bounds.target - request.bounds.floor;
-  return request.bounds.floor + RoundDown(std::min(distance, level * request.weight * distance));
+  return request.bounds.floor + RoundDown(level * distance);
 }
 
 uint64_t TotalAt(std::span<const BudgetRequest> requests, double level) {
@@ -53,10 +52,7 @@ uint64_t TotalAt(std::span<const BudgetRequest> requests, double level) {
 
 // The highest level that fits: pass 1.
 double LevelFor(std::span<const BudgetRequest> requests, uint64_t capacity_frames) {
-  double high = 0;
-  for (const BudgetRequest& request : requests) {
-    high = std::max(high, 1.0 / request.weight);
-  }
+  double high = 1;
   if (TotalAt(requests, high) <= capacity_frames) {
     return high;
   }
@@ -85,7 +81,7 @@ BudgetBounds BoundsOf(const BudgetNeed& need) {
   const uint32_t all = RoundUp(need.total_pages);
   const uint32_t cap = std::min(all, RoundDown(need.max_frames));
   const auto size = [&](double ratio) {
-    return std::min(cap, RoundUp(need.fixed_pages + need.mandatory_pages * (1 + ratio)));
+    return std::min(cap, RoundUp(need.mandatory_pages * (1 + ratio)));
   };
   return {.floor = size(std::min(kFloorBufferRatio, need.buffer_ratio)),
           .target = size(need.buffer_ratio),
@@ -105,10 +101,6 @@ uint32_t FramesForBytes(uint64_t max_bytes,
 
 double MarginalGain(double refaults_per_step, double remembered_pages, double miss_cost_us) {
   return remembered_pages > 0 ? refaults_per_step * miss_cost_us / remembered_pages : 0;
-}
-
-double MarginalLoss(double hits_on_oldest_per_step, double oldest_frames, double miss_cost_us) {
-  return oldest_frames > 0 ? hits_on_oldest_per_step * miss_cost_us / oldest_frames : 0;
 }
 
 absl::Status Distribute(std::span<const BudgetRequest> requests,
@@ -161,7 +153,7 @@ uint32_t NextSize(const BudgetRequest& request, uint32_t wanted, bool is_short) 
   if (wanted > current) {
     return std::min(wanted, std::max(current + kRunFrames, RoundDown(kMaxGrowth * current)));
   }
-  const double buffering = std::max(0.0, current - request.mandatory_and_fixed);
+  const double buffering = std::max(0.0, current - request.mandatory_pages);
   const uint32_t step = std::max(kRunFrames, RoundDown(kMaxShrink * buffering));
   const uint32_t lowest = std::max(wanted, request.bounds.floor);
   return std::max(lowest, current - std::min(current, step));
@@ -189,61 +181,6 @@ void NextSizes(std::span<const BudgetRequest> requests,
   });
   for (const size_t i : order) {
     spare -= Raise(requests[i], NextSize(requests[i], wanted[i], is_short), spare, &out[i]);
-  }
-}
-
-uint64_t TakeForAdmission(std::span<const BudgetRequest> requests,
-                          uint64_t frames,
-                          std::span<uint32_t> out) {
-  uint64_t freed = 0;
-  const auto take = [&](size_t i, uint32_t lowest) {
-    const uint64_t unit = uint64_t{kRunFrames} * requests[i].num_groups;
-    while (freed < frames && out[i] >= lowest + kRunFrames) {
-      out[i] -= kRunFrames;
-      freed += unit;
-    }
-  };
-  for (size_t i = 0; i < requests.size(); ++i) {
-    out[i] = requests[i].current;
-  }
-  for (size_t i = 0; i < requests.size(); ++i) {
-    take(i, requests[i].bounds.target);
-  }
-  for (const size_t i : Descending(requests.size(), [&](size_t r) { return -requests[r].loss; })) {
-    take(i, requests[i].bounds.floor);
-  }
-  return freed;
-}
-
-void MoveBetweenHeads(uint32_t min_frames, std::span<HeadUse> heads) {
-  uint64_t total = 0;
-  for (const HeadUse& head : heads) {
-    total += head.frames;
-  }
-  uint32_t movable = RoundDown(kMovedBetweenHeads * static_cast<double>(total));
-  const std::vector<size_t> givers =
-      Descending(heads.size(), [&](size_t i) { return -heads[i].loss; });
-  const std::vector<size_t> takers =
-      Descending(heads.size(), [&](size_t i) { return heads[i].gain; });
-  size_t giver = 0;
-  size_t taker = 0;
-  // Everybody gives one run at most before the next one gives, and takes likewise: gains and losses
-  // were measured at the present sizes and do not hold far from them.
-  while (movable >= kRunFrames && giver < givers.size() && taker < takers.size()) {
-    HeadUse& from = heads[givers[giver]];
-    HeadUse& to = heads[takers[taker]];
-    if (from.loss >= to.gain) {
-      break;
-    }
-    if (&from == &to || from.frames < min_frames + kRunFrames) {
-      ++giver;
-      continue;
-    }
-    from.frames -= kRunFrames;
-    to.frames += kRunFrames;
-    movable -= kRunFrames;
-    ++giver;
-    ++taker;
   }
 }
 

@@ -19,17 +19,16 @@ inline constexpr double kCeilingBufferRatio = 8.0;
 // What a request needs, from its algorithm's declared budget before the first decode step and from
 // measurements afterwards.
 struct BudgetNeed {
-  double mandatory_pages = 0;        // k: per group and step
-  double fixed_pages = 0;            // f: always selected (sink, recent, tail, outliers), per group
+  double mandatory_pages = 0;        // k: per group and step, those always selected among them
   double buffer_ratio = 5.0;         // buffering pages per mandatory page, from the request
   uint32_t total_pages = 0;          // of the context, per group
   uint32_t max_frames = UINT32_MAX;  // per group, from the request's own cap on fast bytes
 };
 
 struct BudgetBounds {
-  uint32_t floor = 0;    // f + k · (1 + min(1, ratio)), within the cap: guaranteed while running
-  uint32_t target = 0;   // f + k · (1 + ratio)
-  uint32_t ceiling = 0;  // f + k · (1 + max(8, ratio)), no more than all pages
+  uint32_t floor = 0;    // k · (1 + min(1, ratio)), within the cap: guaranteed while running
+  uint32_t target = 0;   // k · (1 + ratio)
+  uint32_t ceiling = 0;  // k · (1 + max(8, ratio)), no more than all pages
 };
 
 // floor ≤ target ≤ ceiling. Rounded up to runs, except that a cap is never exceeded.
@@ -47,23 +46,16 @@ struct BudgetBounds {
                                   double remembered_pages,
                                   double miss_cost_us);
 
-// Microseconds lost per step by one frame less: hits on the oldest frames.
-[[nodiscard]] double MarginalLoss(double hits_on_oldest_per_step,
-                                  double oldest_frames,
-                                  double miss_cost_us);
-
 struct BudgetRequest {
   BudgetBounds bounds;
   uint32_t num_groups = 0;
-  double weight = 1.0;             // > 0
-  double gain = 0;                 // MarginalGain
-  double loss = 0;                 // MarginalLoss
-  uint32_t current = 0;            // frames per group that it has
-  double mandatory_and_fixed = 0;  // f + k: what of `current` is not buffering
+  double gain = 0;             // MarginalGain
+  uint32_t current = 0;        // frames per group that it has
+  double mandatory_pages = 0;  // k: what of `current` is not buffering
 };
 
 // Sizes that `capacity_frames` would be divided into from scratch: floors; then towards the targets
-// in proportion to weight · (target − floor); then, to whoever gains most, up to the ceiling.
+// in proportion to target − floor; then, to whoever gains most, up to the ceiling.
 // Gains under min_gain_us do not count.
 //   out     [requests.size()] frames per group
 //   ERRORS: kResourceExhausted when the floors do not fit (out is unspecified): admission has to
@@ -88,24 +80,5 @@ void NextSizes(std::span<const BudgetRequest> requests,
                std::span<const uint32_t> wanted,
                uint64_t capacity_frames,
                std::span<uint32_t> out);
-
-// Sizes to shrink to so that `frames` more are free for an admission: first what is above the
-// targets, then from those that lose least, never below floors. Returns the frames that this frees
-// in the end, which may be less.
-//   out     [requests.size()]
-[[nodiscard]] uint64_t TakeForAdmission(std::span<const BudgetRequest> requests,
-                                        uint64_t frames,
-                                        std::span<uint32_t> out);
-
-// One head (cache group) of a request.
-struct HeadUse {
-  uint32_t frames = 0;
-  double gain = 0;
-  double loss = 0;
-};
-
-// Moves up to a tenth of a request's frames from heads that lose least to heads that gain most, as
-// long as the gain is larger; no head falls below min_frames (f + 2 k). Σ frames stays.
-void MoveBetweenHeads(uint32_t min_frames, std::span<HeadUse> heads);
 
 }  // namespace spindle::kv

@@ -43,10 +43,19 @@ Duration EmulatedLink::Await(TimePoint time) {
   for (; now < time; now = SteadyClock().Now()) {
     if (time - now > kSpin) {
       const MutexLock lock(mutex_);
-      never_.WaitUntil(mutex_, time - kSpin / 2);
+      if (closed_) {
+        break;
+      }
+      closing_.WaitUntil(mutex_, time - kSpin / 2);
     }
   }
   return now - begin;
+}
+
+void EmulatedLink::Close() {
+  const MutexLock lock(mutex_);
+  closed_ = true;
+  closing_.NotifyAll();
 }
 
 Duration EmulatedLink::busy() const {

@@ -29,8 +29,11 @@ class EmulatedLink {
   // A transfer of `bytes` is asked for at `now`; returns when it would be complete.
   [[nodiscard]] TimePoint Send(TimePoint now, uint64_t bytes);
 
-  // Returns at `time` of the steady clock, and how long it waited.
+  // Returns at `time` of the steady clock, or soon after Close, and how long it waited.
   Duration Await(TimePoint time);
+
+  // Nobody waits any more, and nobody will: the bytes were never away.
+  void Close();
 
   // Time that the link has been busy, from the first transfer on.
   [[nodiscard]] Duration busy() const;
@@ -38,7 +41,8 @@ class EmulatedLink {
  private:
   const LinkOptions options_;
   mutable Mutex mutex_;
-  CondVar never_;  // a wait that only time ends
+  CondVar closing_;
+  bool closed_ SPINDLE_GUARDED_BY(mutex_) = false;
   TimePoint free_at_ SPINDLE_GUARDED_BY(mutex_){};
   Duration busy_ SPINDLE_GUARDED_BY(mutex_){};
 };

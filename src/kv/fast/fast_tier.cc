@@ -87,9 +87,7 @@ class FastTier::Impl {
     return pool_.Allocate(runs);
   }
 
-  [[nodiscard]] absl::StatusOr<CacheSetId> Open(BudgetGroupId budget_group,
-                                                uint32_t num_pages,
-                                                uint32_t pages_per_unit) {
+  [[nodiscard]] absl::StatusOr<CacheSetId> Open(uint32_t num_pages, uint32_t pages_per_unit) {
     if (unused_places_.empty()) {
       sets_.push_back(std::make_unique<Set>());
       sets_.back()->groups.resize(num_groups());
@@ -100,7 +98,6 @@ class FastTier::Impl {
     unused_places_.pop_back();
     Set& set = *sets_[id.value()];
     set.is_open = true;
-    set.budget_group = budget_group;
     set.pages_per_unit = pages_per_unit == 0 ? PagesPerUnit(options_) : pages_per_unit;
     set.step = 0;
     set.evicted_shrunk = 0;
@@ -158,18 +155,6 @@ class FastTier::Impl {
     return status;
   }
 
-  [[nodiscard]] absl::Status ResizeGroup(const GroupRef& ref, uint32_t frames) {
-    CheckGroupFrames(frames);
-    CacheGroup& group = GroupOf(ref);
-    if (frames > group.num_slots()) {
-      return group.GrowTo(context_, *workers_[0], frames);
-    }
-    if (frames < group.num_slots()) {
-      SetOf(ref.set).evicted_shrunk += group.ShrinkTo(context_, *workers_[0], frames);
-    }
-    return absl::OkStatus();
-  }
-
   void BeginStep(CacheSetId id) { ++SetOf(id).step; }
 
   void Plan(uint32_t worker,
@@ -221,8 +206,6 @@ class FastTier::Impl {
     SetOf(id).is_open = false;
     unused_places_.push_back(id.value());
   }
-
-  [[nodiscard]] BudgetGroupId budget_group(CacheSetId id) const { return SetOf(id).budget_group; }
 
   [[nodiscard]] CacheSetStats Stats(CacheSetId id) const {
     const Set& set = SetOf(id);
@@ -299,7 +282,6 @@ class FastTier::Impl {
  private:
   struct Set {
     std::vector<CacheGroup> groups;  // [num_layers, num_kv_heads]
-    BudgetGroupId budget_group;
     uint32_t pages_per_unit = 1;
     uint64_t evicted_shrunk = 0;
     uint64_t evicted_dropped = 0;
@@ -359,10 +341,10 @@ FastTier::FastTier(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
 FastTier::~FastTier() = default;
 
-absl::StatusOr<CacheSetId> FastTier::Open(BudgetGroupId budget_group,
+absl::StatusOr<CacheSetId> FastTier::Open(BudgetGroupId /*group*/,
                                           uint32_t num_pages,
                                           uint32_t pages_per_unit) {
-  return impl_->Open(budget_group, num_pages, pages_per_unit);
+  return impl_->Open(num_pages, pages_per_unit);
 }
 
 absl::Status FastTier::Cover(CacheSetId set, uint32_t num_pages) {
@@ -371,10 +353,6 @@ absl::Status FastTier::Cover(CacheSetId set, uint32_t num_pages) {
 
 absl::Status FastTier::Resize(CacheSetId set, uint32_t frames_per_group) {
   return impl_->Resize(set, frames_per_group);
-}
-
-absl::Status FastTier::ResizeGroup(const GroupRef& group, uint32_t frames) {
-  return impl_->ResizeGroup(group, frames);
 }
 
 void FastTier::BeginStep(CacheSetId set) {
@@ -415,10 +393,6 @@ void FastTier::Drop(CacheSetId set) {
 
 void FastTier::Close(CacheSetId set) {
   impl_->Close(set);
-}
-
-BudgetGroupId FastTier::budget_group(CacheSetId set) const {
-  return impl_->budget_group(set);
 }
 
 CacheSetStats FastTier::Stats(CacheSetId set) const {

@@ -108,7 +108,7 @@ class FastTier {
   // Groups for all layers and KV heads of a sequence, without frames, for pages [0, num_pages).
   // `pages_per_unit`: pages that one pass must hold together, where ids do not mean tokens; 0:
   // those of the options. ERRORS: kResourceExhausted (metadata; nothing changed).
-  [[nodiscard]] absl::StatusOr<CacheSetId> Open(BudgetGroupId budget_group,
+  [[nodiscard]] absl::StatusOr<CacheSetId> Open(BudgetGroupId group,
                                                 uint32_t num_pages,
                                                 uint32_t pages_per_unit = 0);
 
@@ -117,12 +117,11 @@ class FastTier {
   // (metadata; may have grown some).
   [[nodiscard]] absl::Status Cover(CacheSetId set, uint32_t num_pages);
 
-  // Gives every group, or one, this many frames. Growing is all or nothing; shrinking evicts the
+  // Gives every group this many frames. Growing is all or nothing; shrinking evicts the
   // least recently used pages and moves others, O(frames) copies at most.
   //   REQUIRES: frames_per_group is a multiple of 8 and at most max_group_frames.
   //   ERRORS:   kResourceExhausted (nothing changed)
   [[nodiscard]] absl::Status Resize(CacheSetId set, uint32_t frames_per_group);
-  [[nodiscard]] absl::Status ResizeGroup(const GroupRef& group, uint32_t frames);
 
   // The sequence takes part in the step that begins: stamps age by one, on first use of a group.
   void BeginStep(CacheSetId set);
@@ -165,8 +164,6 @@ class FastTier {
   void Close(CacheSetId set);
 
   [[nodiscard]] const FastTierOptions& options() const;
-
-  [[nodiscard]] BudgetGroupId budget_group(CacheSetId set) const;
 
   // O(frames of the set).
   [[nodiscard]] CacheSetStats Stats(CacheSetId set) const;

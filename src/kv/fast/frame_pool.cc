@@ -2,9 +2,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <cinttypes>
-#include <cstdio>
-#include <fstream>
 #include <string>
 #include <utility>
 
@@ -101,25 +98,6 @@ void FramePool::Free(std::span<const uint32_t> runs) {
 
 uint64_t FramePool::metadata_bytes() const {
   return stamps_.size() + words_.size() + free_.size() * sizeof(uint64_t);
-}
-
-uint64_t FramePool::CountHugePageBytes() const {
-  const auto begin = reinterpret_cast<uintptr_t>(arena_.data());
-  const uintptr_t end = begin + arena_.committed_bytes();
-  std::ifstream maps("/proc/self/smaps");
-  uint64_t bytes = 0;
-  bool inside = false;
-  for (std::string line; std::getline(maps, line);) {
-    uintptr_t from = 0;
-    uintptr_t to = 0;
-    uint64_t kib = 0;
-    if (std::sscanf(line.c_str(), "%" SCNxPTR "-%" SCNxPTR " ", &from, &to) == 2) {
-      inside = from < end && to > begin;
-    } else if (inside && std::sscanf(line.c_str(), "AnonHugePages: %" SCNu64 " kB", &kib) == 1) {
-      bytes += kib * 1024;
-    }
-  }
-  return bytes;
 }
 
 absl::Status FramePool::CheckIntegrity() const {

@@ -2,8 +2,8 @@
 // out in runs of 8 neighbours (one tile of 64 tokens at least), so that a group owns its frames
 // while it runs and takes none, and no lock, during a layer.
 //
-// Per frame: a stamp (bucketed_lru.h) and a word of page, generation and state, 5 bytes; per run
-// one bit. Thread-safety: runs change on the engine thread only; the stamps and words of a run
+// Per frame: a stamp (bucketed_lru.h) and a word of page and state, 5 bytes; per run one bit.
+// Thread-safety: runs change on the engine thread only; the stamps and words of a run
 // belong to whoever owns the run.
 #pragma once
 
@@ -25,15 +25,12 @@ inline constexpr uint32_t kNoFrame = ~uint32_t{0};
 // A backend that produces KV in frames adds dirty and write-back between loading and resident.
 enum class FrameState : uint8_t { kFree = 0, kLoading = 1, kResident = 2 };
 
-// 22 bits of page, 7 of generation, 3 of state. The generation changes whenever a page leaves the
-// frame, so that a load that completes late is not taken for the present one.
+// 22 bits of page, 3 of state.
 class FrameWord {
  public:
   static constexpr uint32_t kMaxPages = 1U << 22;
 
-  [[nodiscard]] uint32_t page() const { return bits_ >> 10; }
-
-  [[nodiscard]] uint32_t generation() const { return (bits_ >> 3) & 0x7F; }
+  [[nodiscard]] uint32_t page() const { return bits_ >> 3; }
 
   [[nodiscard]] FrameState state() const { return static_cast<FrameState>(bits_ & 7); }
 
@@ -45,23 +42,15 @@ class FrameWord {
   // A page that is copied in at once. REQUIRES: free.
   void Fill(uint32_t page) { Set(page, FrameState::kResident); }
 
-  void Free() { bits_ = ((generation() + 1) & 0x7F) << 3; }
+  void Free() { bits_ = 0; }
 
  private:
-  void Set(uint32_t page, FrameState state) {
-    bits_ = page << 10 | generation() << 3 | static_cast<uint32_t>(state);
-  }
+  void Set(uint32_t page, FrameState state) { bits_ = page << 3 | static_cast<uint32_t>(state); }
 
   uint32_t bits_ = 0;
 };
 
 static_assert(sizeof(FrameWord) == 4);
-
-// Names one stay of a page in a frame.
-struct FrameTicket {
-  uint32_t frame;
-  uint32_t generation;
-};
 
 class FramePool {
  public:
@@ -88,17 +77,6 @@ class FramePool {
 
   [[nodiscard]] FrameWord& word(uint32_t frame) const { return words_.As<FrameWord>()[frame]; }
 
-  // For a load that completes later than its step, on a device: taken while it loads; current until
-  // the page leaves the frame.
-  [[nodiscard]] FrameTicket TicketFor(uint32_t frame) const {
-    return {frame, word(frame).generation()};
-  }
-
-  [[nodiscard]] bool IsCurrent(const FrameTicket& ticket) const {
-    const FrameWord& of = word(ticket.frame);
-    return of.state() != FrameState::kFree && of.generation() == ticket.generation;
-  }
-
   // Fills `runs` with free runs, the lowest there are. Their frames are free.
   // ERRORS: kResourceExhausted (nothing changed): not as many, or no memory.
   [[nodiscard]] absl::Status Allocate(std::span<uint32_t> runs);
@@ -115,10 +93,6 @@ class FramePool {
 
   // Bytes of stamps, words and free bits.
   [[nodiscard]] uint64_t metadata_bytes() const;
-
-  // Bytes of the frames that the system really backs with huge pages now; reads /proc, so for
-  // start-up and reports. 0 when it does not say.
-  [[nodiscard]] uint64_t CountHugePageBytes() const;
 
   // kInternal naming the first broken invariant of free runs. O(frames).
   [[nodiscard]] absl::Status CheckIntegrity() const;

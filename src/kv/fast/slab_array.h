@@ -19,8 +19,6 @@ class SlabArray {
 
  public:
   static constexpr uint32_t kPerPiece = kChunkBytes / sizeof(T);
-  // A root of one chunk.
-  static constexpr uint64_t kMaxSize = uint64_t{kChunkBytes / sizeof(uint32_t)} * kPerPiece;
 
   [[nodiscard]] uint32_t size() const { return size_; }
 
@@ -33,6 +31,7 @@ class SlabArray {
   [[nodiscard]] T* Piece(const MetadataSlab& slab, uint32_t i) const { return &At(slab, i); }
 
   // New elements are zero. False when the slab is full; nothing changed then. O(size moved).
+  // REQUIRES: at most 1,024 pieces, so that the root fits into one chunk.
   [[nodiscard]] bool Resize(MetadataSlab& slab, uint32_t size) {
     SlabArray next;
     next.size_ = size;

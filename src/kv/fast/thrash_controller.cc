@@ -53,9 +53,6 @@ std::optional<uint32_t> ThrashController::ToResume(const ThrashSample& sample,
 std::optional<uint32_t> ThrashController::ToPause(std::span<const ThrashRequest> requests) const {
   std::optional<uint32_t> chosen;
   uint32_t num_running = 0;
-  const auto size = [&](uint32_t i) {
-    return static_cast<double>(requests[i].working_set_frames) / requests[i].weight;
-  };
   for (uint32_t i = 0; i < requests.size(); ++i) {
     if (requests[i].is_paused) {
       continue;
@@ -66,7 +63,7 @@ std::optional<uint32_t> ThrashController::ToPause(std::span<const ThrashRequest>
     }
     if (!chosen || requests[i].priority_class > requests[*chosen].priority_class ||
         (requests[i].priority_class == requests[*chosen].priority_class &&
-         size(i) > size(*chosen))) {
+         requests[i].working_set_frames > requests[*chosen].working_set_frames)) {
       chosen = i;
     }
   }

@@ -29,8 +29,7 @@ struct ThrashSample {
 };
 
 struct ThrashRequest {
-  uint32_t priority_class = 0;  // larger is less important
-  double weight = 1.0;
+  uint32_t priority_class = 0;      // larger is less important
   uint64_t working_set_frames = 0;  // when paused: as it was
   bool is_paused = false;
   uint32_t steps_in_state = 0;  // since it was paused, resumed or admitted
@@ -48,7 +47,7 @@ class ThrashController {
   explicit ThrashController(const ThrashOptions& options) : options_(options) {}
 
   // After a step. Pauses the least important request, among those the one with the largest working
-  // set per weight, never the last one that runs. Resumes the one paused longest.
+  // set, never the last one that runs. Resumes the one paused longest.
   [[nodiscard]] Decision Step(const ThrashSample& sample, std::span<const ThrashRequest> requests);
 
   // Refaults per fetch of the last 16 steps.

@@ -1,6 +1,5 @@
 // A machine in numbers, for simulations on a virtual clock: what a step costs to compute, what a
-// copy costs over the link from host to fast tier, what a read costs on disk. Thread-safety: value
-// types and pure functions.
+// copy costs over the link from host to fast tier. Thread-safety: value types and pure functions.
 #pragma once
 
 #include <cstdint>
@@ -40,11 +39,5 @@ struct LinkModel {
                                          Duration copy,
                                          uint32_t num_layers,
                                          uint32_t prefetch_depth);
-
-// Random direct reads of a virtual block device, measured on the development machine. By size and
-// number of reads at a time; between the measured points on straight lines over the logarithms,
-// outside of them as at the nearest.
-//   REQUIRES: read_bytes ≥ 1, queue_depth ≥ 1
-[[nodiscard]] double DiskBytesPerSecond(uint64_t read_bytes, uint32_t queue_depth);
 
 }  // namespace spindle::kv::sim

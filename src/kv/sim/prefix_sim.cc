@@ -309,15 +309,6 @@ absl::StatusOr<PrefixPolicy> ParsePrefixPolicy(std::string_view text) {
       std::string(text) + "'");
 }
 
-std::string_view PrefixPolicyName(PrefixPolicy policy) {
-  for (const auto& [name, named] : kNames) {
-    if (named == policy) {
-      return name;
-    }
-  }
-  return "";
-}
-
 absl::StatusOr<HitCount> SimulatePrefixCache(PrefixPolicy policy,
                                              uint32_t capacity_units,
                                              const RequestTrace& trace) {

@@ -25,7 +25,6 @@ enum class PrefixPolicy : uint8_t {
 
 // "fifo", "bucketed", "lru", "server", "belady". ERRORS: kInvalidArgument with the list.
 [[nodiscard]] absl::StatusOr<PrefixPolicy> ParsePrefixPolicy(std::string_view text);
-[[nodiscard]] std::string_view PrefixPolicyName(PrefixPolicy policy);
 
 // Accesses are units of prompts, hits those that were there.
 // ERRORS: kInvalidArgument (capacity below the units of the longest prompt, or over 2^28).

@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <map>
+#include <string>
 #include <unordered_map>
 #include <utility>
 
 #include <nlohmann/json.hpp>
 
-#include "base/read_file.h"
 #include "base/status_macros.h"
 #include "kv/trace/request_recorder.h"
 
@@ -163,15 +163,6 @@ absl::StatusOr<RequestTrace> ParseRequestTrace(std::string_view text) {
     }
   }
   return std::move(parser).Finish();
-}
-
-absl::StatusOr<RequestTrace> ReadRequestTrace(const std::string& path) {
-  SPINDLE_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kMaxTraceBytes));
-  absl::StatusOr<RequestTrace> trace = ParseRequestTrace(text);
-  if (!trace.ok()) {
-    return absl::InvalidArgumentError(path + ": " + std::string(trace.status().message()));
-  }
-  return trace;
 }
 
 }  // namespace spindle::kv::sim

@@ -5,7 +5,6 @@
 
 #include <cstdint>
 #include <span>
-#include <string>
 #include <string_view>
 #include <vector>
 
@@ -45,8 +44,5 @@ inline constexpr uint64_t kMaxTraceUnits = uint64_t{1} << 28;
 // Other fields are ignored, empty lines skipped. ERRORS: kInvalidArgument with the line number and
 // the field.
 [[nodiscard]] absl::StatusOr<RequestTrace> ParseRequestTrace(std::string_view text);
-
-// ERRORS: those of ReadFile and ParseRequestTrace.
-[[nodiscard]] absl::StatusOr<RequestTrace> ReadRequestTrace(const std::string& path);
 
 }  // namespace spindle::kv::sim

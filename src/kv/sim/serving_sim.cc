@@ -160,7 +160,6 @@ absl::Status ServingSim::Create() {
 BudgetBounds ServingSim::BoundsFor(const Job& job) const {
   const uint32_t pages = PagesFor(job.total_tokens());
   return BoundsOf({.mandatory_pages = static_cast<double>(std::min(options_.selected_pages, pages)),
-                   .fixed_pages = 0,
                    .buffer_ratio = options_.buffer_ratio,
                    .total_pages = pages});
 }
@@ -287,7 +286,7 @@ std::vector<BudgetRequest> ServingSim::BudgetRequests(std::vector<Runner*>* runn
                         .num_groups = options_.sampled_groups,
                         .gain = MarginalGain(runner.refaults_per_step, mandatory, miss_cost_us),
                         .current = runner.frames,
-                        .mandatory_and_fixed = mandatory});
+                        .mandatory_pages = mandatory});
   }
   return requests;
 }

@@ -1,7 +1,6 @@
-// Who may do what: API keys with roles and limits, shared by all transports (API specification,
-// 16.1 and 1.2 check 2). Default deny: with keys configured, everything that is not public needs
-// one. Keys are kept as SHA-256 digests, compared in constant time and never logged.
-// Thread-safety: thread-safe.
+// Who may do what: API keys with roles and limits, shared by all transports (docs/http-api.md).
+// Default deny: with keys configured, everything that is not public needs one. Keys are kept as
+// SHA-256 digests, compared in constant time and never logged. Thread-safety: thread-safe.
 #pragma once
 
 #include <atomic>

@@ -1,4 +1,4 @@
-// The API key file (API specification, 16.1): one key per line, with optional properties.
+// The API key file (docs/configuration.md): one key per line, with optional properties.
 // Thread-safety: plain values and pure functions.
 #pragma once
 

@@ -1,29 +1,21 @@
 #include "server/common/request_ids.h"
 
-#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <utility>
 
 #include <openssl/rand.h>
 
+#include "base/client_name.h"
 #include "base/hash.h"
 #include "base/status_macros.h"
 
 namespace spindle::server {
 namespace {
 
-constexpr size_t kMaxIdBytes = 128;
 constexpr size_t kSuffixBytes = 9;  // "-" and eight hex digits
 
 }  // namespace
-
-bool IsValidRequestId(std::string_view id) {
-  return !id.empty() && id.size() <= kMaxIdBytes && std::all_of(id.begin(), id.end(), [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
-           c == '_' || c == ':' || c == '-';
-  });
-}
 
 std::string RandomId() {
   std::array<uint8_t, 16> bytes;
@@ -52,11 +44,12 @@ RequestIds::Lease::~Lease() {
 }
 
 RequestIds::Lease RequestIds::Acquire(std::optional<std::string_view> wanted) {
-  const bool keep = wanted.has_value() && IsValidRequestId(*wanted);
+  const bool keep = wanted.has_value() && IsClientName(*wanted);
   std::string id = keep ? std::string(*wanted) : RandomId();
   MutexLock lock(mutex_);
   while (!active_.insert(id).second) {
-    id = std::string(wanted->substr(0, kMaxIdBytes - kSuffixBytes)) + '-' + RandomId().substr(0, 8);
+    id = std::string(wanted->substr(0, kMaxClientNameBytes - kSuffixBytes)) + '-' +
+         RandomId().substr(0, 8);
   }
   return Lease(this, std::move(id));
 }

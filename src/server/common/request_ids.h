@@ -1,5 +1,5 @@
-// Request ids (API specification, 11.5): the client's own if it is well formed, else a random one;
-// unique among the active requests of all transports. Thread-safety: thread-safe.
+// Request ids: the client's own if it is well formed, else a random one; unique among the active
+// requests of all transports. Thread-safety: thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -11,9 +11,6 @@
 #include "base/mutex.h"
 
 namespace spindle::server {
-
-// [A-Za-z0-9._:-]{1,128}
-[[nodiscard]] bool IsValidRequestId(std::string_view id);
 
 // 128 bits from the system's generator, as 32 hex digits.
 [[nodiscard]] std::string RandomId();
@@ -40,7 +37,7 @@ class RequestIds {
   };
 
   // `wanted` as it is, with a suffix when it is active already, or a random id when it is absent or
-  // malformed.
+  // no client name (base/client_name.h).
   [[nodiscard]] Lease Acquire(std::optional<std::string_view> wanted);
 
   [[nodiscard]] size_t num_active() const;

@@ -1,5 +1,5 @@
-// API errors as gRPC statuses with google.rpc details (API specification, section 18).
-// Thread-safety: pure functions.
+// API errors as gRPC statuses with google.rpc details (docs/http-api.md). Thread-safety: pure
+// functions.
 #pragma once
 
 #include <grpcpp/server_context.h>

@@ -1,4 +1,4 @@
-// One line per request, at its end (API specification, 17.2). Never holds prompts, outputs or keys.
+// One line per request, at its end (docs/configuration.md). Never holds prompts, outputs or keys.
 // Thread-safety: plain value and pure function.
 #pragma once
 

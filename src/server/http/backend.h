@@ -42,7 +42,7 @@ class Backend {
   // Memory of answers, common to all transports.
   [[nodiscard]] virtual ByteQuota& AnswerMemory() = 0;
 
-  // Checks 6-10, then 11-12 of the order of checks.
+  // See CompletionService::Prepare and Start.
   [[nodiscard]] virtual serving::Result<serving::PreparedRequest> Prepare(
       serving::Endpoint endpoint, std::string_view body, const serving::Caller& caller) const = 0;
   [[nodiscard]] virtual serving::Result<std::unique_ptr<serving::Generation>> Start(

@@ -1,5 +1,5 @@
-// JSON forms of chat and text completions, streamed and whole (API specification, 3.5, 4, 5, 6,
-// 10). No sockets. Thread-safety: thread-compatible.
+// JSON forms of chat and text completions, streamed and whole (docs/http-api.md). No sockets.
+// Thread-safety: thread-compatible.
 #pragma once
 
 #include <cstdint>

@@ -136,8 +136,8 @@ void Connection::OnRead(Transport::Error error, size_t size) {
 }
 
 void Connection::OnPeerClosed() {
-  // The peer will not see an answer that does not exist yet (12.4: a closed write side counts as
-  // closed); one that is written already still goes out.
+  // The peer will not see an answer that does not exist yet (a closed write side counts as closed);
+  // one that is written already still goes out.
   AbandonExchange(engine::CancelCause::kClientGone);
   if (phase_ == Phase::kLinger || unsent_bytes() == 0) {
     CloseNow();

@@ -1,5 +1,5 @@
-// Cross-origin rules (API specification, 16.3). Credentials are never allowed, so `*` is safe.
-// Thread-safety: thread-safe after construction.
+// Cross-origin rules. Credentials are never allowed, so `*` is safe. Thread-safety: thread-safe
+// after construction.
 #pragma once
 
 #include <string>

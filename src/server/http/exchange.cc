@@ -6,6 +6,7 @@
 
 #include <boost/asio/post.hpp>
 
+#include "base/client_name.h"
 #include "server/http/connection.h"
 #include "server/http/simple_handlers.h"
 #include "serving/answer_memory.h"
@@ -83,7 +84,7 @@ void Connection::OnHead() {
   BeginExchange();
   Exchange& exchange = *exchange_;
   const std::string* wanted = head.Find("x-request-id");
-  exchange.header_names_id = wanted != nullptr && IsValidRequestId(*wanted);
+  exchange.header_names_id = wanted != nullptr && IsClientName(*wanted);
   exchange.id = context_.ids.Acquire(wanted == nullptr ? std::nullopt
                                                        : std::optional<std::string_view>(*wanted));
   exchange.route = context_.router.Resolve(head.method, head.target);

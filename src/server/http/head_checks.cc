@@ -1,4 +1,4 @@
-// Checks 2 to 5 of the order of checks.
+// Checks of a request head, in the order that README.md has.
 #include <algorithm>
 #include <string>
 

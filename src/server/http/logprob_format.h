@@ -1,4 +1,4 @@
-// JSON forms of log-probabilities (API specification, 6).
+// JSON forms of log-probabilities.
 #pragma once
 
 #include <array>

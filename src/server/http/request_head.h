@@ -1,6 +1,6 @@
-// The head of an HTTP/1.1 request and the strict rules for its lines (API specification, 1.1).
-// Everything that two HTTP parsers may read differently is refused here, so that a proxy in front
-// of us and we always agree where a message ends.
+// The head of an HTTP/1.1 request and the strict rules for its lines. Everything that two HTTP
+// parsers may read differently is refused here, so that a proxy in front of us and we always agree
+// where a message ends.
 // Thread-safety: plain values and pure functions.
 #pragma once
 

@@ -1,4 +1,4 @@
-// Response heads, the error body, and the headers that errors bring (API specification, 1.7, 11).
+// Response heads, the error body, and the headers that errors bring (docs/http-api.md).
 // Thread-safety: plain values and pure functions.
 #pragma once
 

@@ -1,5 +1,5 @@
-// From a request target to an endpoint (API specification, 1.8, 1.9 and 2).
-// Thread-safety: thread-safe after construction.
+// From a request target to an endpoint (docs/http-api.md). Thread-safety: thread-safe after
+// construction.
 #pragma once
 
 #include <cstddef>

@@ -1,6 +1,5 @@
-// Metric families of the HTTP front end and the process (API specification, 15.3, server group,
-// as far as they are not counted in serving and engine).
-// Thread-safety: thread-safe.
+// Metric families of the HTTP front end and the process, as far as they are not counted in serving
+// and engine. Thread-safety: thread-safe.
 #pragma once
 
 #include "base/clock.h"

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/log.h"
+#include "base/utf8.h"
 #include "server/http/json_writer.h"
 
 namespace spindle::server {
@@ -88,6 +89,51 @@ Response CancelRequest(ServerContext& context, const std::string& id) {
   return JsonResponse(std::move(body));
 }
 
+// Nothing, or the refusal of a member of `object` that is not the known one.
+std::optional<serving::ApiError> RefuseOthers(const Json& object,
+                                              std::optional<std::string_view> known) {
+  constexpr size_t kMaxShownBytes = 100;
+  for (const auto& [name, value] : object.items()) {
+    if (name != known) {
+      const std::string shown = ToValidUtf8(std::string_view(name).substr(0, kMaxShownBytes));
+      return serving::InvalidRequest("unknown_parameter", shown, "'" + shown + "' is not known.");
+    }
+  }
+  return std::nullopt;
+}
+
+// Nothing, or the refusal of what a body says to an endpoint that has no fields.
+std::optional<serving::ApiError> RefuseFields(std::string_view body) {
+  if (body.empty()) {
+    return std::nullopt;
+  }
+  const Json json = Json::parse(body, nullptr, /*allow_exceptions=*/false);
+  if (json.is_discarded()) {
+    return serving::MakeError(400, "invalid_json", "The body must be absent, or JSON: {}.");
+  }
+  if (!json.is_object()) {
+    return serving::MakeError(400, "invalid_type", "The body must be absent, or {}.");
+  }
+  return RefuseOthers(json, /*known=*/std::nullopt);
+}
+
+// What changes something, and is told all it needs by the path.
+bool HasNoFields(const Route& route, const RequestHead& head) {
+  switch (route.endpoint) {
+    case EndpointId::kAdminCancel:
+    case EndpointId::kAdminCacheReset:
+    case EndpointId::kAdminDrain:
+    case EndpointId::kAdminSessionRestore:
+    case EndpointId::kAdminSessionPin:
+    case EndpointId::kAdminSessionUnpin:
+      return true;
+    case EndpointId::kAdminSession:
+      return head.method == "DELETE";
+    default:
+      return false;
+  }
+}
+
 Response SetLogLevel(std::string_view body) {
   constexpr std::array<std::pair<std::string_view, log::Level>, 5> kLevels = {{
       {"trace", log::Level::kTrace},
@@ -100,6 +146,11 @@ Response SetLogLevel(std::string_view body) {
   if (json.is_discarded()) {
     return ErrorResponse(
         serving::MakeError(400, "invalid_json", "The body must be JSON: {\"level\": \"info\"}."));
+  }
+  if (json.is_object()) {
+    if (const auto error = RefuseOthers(json, "level")) {
+      return ErrorResponse(*error);
+    }
   }
   const Json level = json.is_object() ? json.value("level", Json()) : Json();
   for (const auto& [name, value] : kLevels) {
@@ -135,6 +186,11 @@ Response HandleSimple(ServerContext& context,
                       const RequestHead& head,
                       const ApiKeys::Grant& grant,
                       std::string_view body) {
+  if (HasNoFields(route, head)) {
+    if (const auto error = RefuseFields(body)) {
+      return ErrorResponse(*error);
+    }
+  }
   Backend& backend = *context.backend;
   switch (route.endpoint) {
     case EndpointId::kModels:

@@ -25,8 +25,9 @@ namespace spindle::server {
                                      const RequestHead& head,
                                      const ApiKeys::Grant& grant);
 
-// Checks 2-5 of the order of checks on a request head, after routing. `loopback`: the peer is on
-// this machine. On success `*grant` tells who asks.
+// Checks of a request head after routing, in the order that README.md has: key, path and method,
+// declared length and media type, server state. `loopback`: the peer is on this machine. On success
+// `*grant` tells who asks.
 [[nodiscard]] std::optional<Response> CheckHead(const ServerContext& context,
                                                 const Route& route,
                                                 const RequestHead& head,

@@ -1,5 +1,5 @@
-// The `spindle` object with the statistics of a finished request (API specification 9.3), as far as
-// they are measured. Thread-safety: pure functions.
+// The `spindle` object with the statistics of a finished request (docs/http-api.md), as far as they
+// are measured. Thread-safety: pure functions.
 #pragma once
 
 #include <string>

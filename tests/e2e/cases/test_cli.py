@@ -1,6 +1,7 @@
 """Exit codes and the other commands (C43)."""
 import json
 import os
+import pathlib
 import subprocess
 import tempfile
 import unittest
@@ -49,8 +50,47 @@ class CliTest(unittest.TestCase):
         for flag in ("--config", "--api-key-file", "--admin-api-key-file", "--chat-template", "--tokenizer"):
             with tempfile.TemporaryDirectory() as folder:
                 result = run("serve", harness.MODEL, "--port", "0", "--grpc-port", "0", flag, folder)
-            self.assert_fatal(result, 3 if flag in ("--chat-template", "--tokenizer") else 2)
+            self.assert_fatal(result, 2)
             self.assertIn(folder, result.stderr)
+            if flag in ("--chat-template", "--tokenizer"):
+                self.assertIn(f"fatal: {flag}: ", result.stderr)
+
+    def test_options_that_only_loading_can_refuse(self):
+        serve = ("serve", harness.MODEL, "--port", "0", "--grpc-port", "0", "--max-model-len", "1024", "--kv-host-bytes", "64MiB")
+        with tempfile.TemporaryDirectory() as folder:
+            taken = os.path.join(folder, "file")
+            pathlib.Path(taken).write_text("text")
+            store = os.path.join(folder, "kv")
+            for options, named in ((("--kv-disk-path", store, "--kv-disk-bytes", "1"), "--kv-disk-bytes must be at least"),
+                                   (("--kv-disk-path", store, "--no-enable-prefix-caching"), "--kv-disk-path needs"),
+                                   (("--kv-disk-path", taken), f"--kv-disk-path {taken}: "),
+                                   (("--kv-disk-path", "/proc/foo"), "--kv-disk-path /proc/foo: "),
+                                   (("--kv-disk-path", "/dev/null/x"), "--kv-disk-path /dev/null/x: "),
+                                   (("--kv-trace", "/dev/null/x"), "--kv-trace /dev/null/x: "),
+                                   (("--kv-mode", "mirror", "--kv-fast-bytes", "1KiB"), "--kv-fast-bytes must be at least"),
+                                   (("--kv-host-bytes", "1MiB"), "--kv-host-bytes must be in"),
+                                   (("--max-model-len", "16777216"), "--max-model-len must be in"),
+                                   (("--sparse-algorithm", "quest", "--sparse-dense-layers", "999"), "--sparse-algorithm"),
+                                   (("--kv-synthetic-selection", "loose", "--kv-synthetic-pages", "4096"), "--kv-synthetic-pages")):
+                result = run(*serve, *options)
+                self.assert_fatal(result, 2)
+                self.assertIn(named, result.stderr.rstrip("\n").splitlines()[-1])
+                self.assertNotIn("model_loaded", result.stderr)
+
+    def test_a_store_that_another_server_uses(self):
+        with tempfile.TemporaryDirectory() as folder:
+            disk = ("--kv-disk-path", folder, "--kv-disk-bytes", "1GiB", "--kv-disk-min-free", "1MiB")
+            with Server(*disk):
+                server = Server(*disk, wait=False)
+                self.addCleanup(server.stop)
+                self.assertEqual(server.process.wait(60), 2)
+                self.assertIn(f"fatal: --kv-disk-path {folder}: ", server.log_text())
+
+    def test_options_without_effect_are_warned_about(self):
+        with Server("--kv-fast-bytes", "64MiB", "--kv-disk-bytes", "1GiB", "--kv-synthetic-selection", "medium") as server:
+            for warning in ("--kv-fast-bytes has no effect without --kv-mode", "--kv-disk-bytes has no effect without --kv-disk-path",
+                            "--kv-synthetic-selection medium makes answers meaningless"):
+                self.assertIn(warning, server.log_text())
 
     def test_contradictions_are_refused(self):
         for arguments in (("-m", "/other.gguf"), ("--isa", "foo"), ("--tls-ca", "/ca.pem"), ("--cors-origins", "")):

@@ -97,7 +97,7 @@ class GatesTest(unittest.TestCase):
                                    (("--sparse-algorithm", "seer_r"), "seer_r needs gates")):
             server = Server(*arguments, wait=False)
             self.addCleanup(server.stop)
-            self.assertEqual(server.process.wait(timeout=60), 3)
+            self.assertEqual(server.process.wait(timeout=60), 2)
             self.assertIn(message, server.log_text())
 
     def test_without_gates(self):

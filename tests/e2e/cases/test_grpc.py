@@ -198,7 +198,7 @@ class GrpcKvTest(unittest.TestCase):
             self.assertEqual(self.call(server, kv=pb.KvOptions(fast_tier_budget_fraction=0.5, buffer_ratio=1)).choices[0].text, plain)
             code, info = self.refusal(server, kv=pb.KvOptions(fast_tier_budget_bytes=1))
             self.assertEqual((code, info.reason), (grpc.StatusCode.INVALID_ARGUMENT, "fast_tier_budget_too_small"))
-            self.assertEqual((info.metadata["param"], info.metadata["min_bytes"]), ("kv", str(3 * 4 * 4096)))
+            self.assertEqual((info.metadata["param"], info.metadata["min_bytes"]), ("kv.fast_tier_budget_bytes", str(3 * 4 * 4096)))
             code, info = self.refusal(server, kv=pb.KvOptions(fast_tier_budget_bytes=1 << 40))
             self.assertEqual(info.reason, "fast_tier_budget_too_large")
 

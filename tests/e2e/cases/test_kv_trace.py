@@ -137,7 +137,7 @@ class KvTraceTest(unittest.TestCase):
         self.assertIn("torn", report["trace"]["trace"])
         self.assertEqual(report["recorded"]["differences"], 0)
         self.assertGreater(report["recorded"]["compared_pages"], 10000)
-        self.assertEqual(simulate(requests, "--capacity", "100")["trace"]["requests"], "2")
+        self.assertEqual(simulate(requests, "--capacity", "100")["trace"]["requests"], 2)
 
     def test_a_full_trace_ends_and_serving_goes_on(self):
         with self.serve("--kv-trace-bytes", "64KiB", *MIRROR) as server:
@@ -159,7 +159,7 @@ class KvTraceTest(unittest.TestCase):
         def refusal(*arguments):
             server = Server(*arguments, wait=False)
             self.addCleanup(server.stop)
-            self.assertNotEqual(server.process.wait(60), 0)
+            self.assertEqual(server.process.wait(60), 2)
             return server.log_text()
         taken = os.path.join(self.folder.name, "file")
         open(taken, "w").close()

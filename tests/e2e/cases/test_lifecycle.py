@@ -7,6 +7,7 @@ import threading
 import time
 import unittest
 
+from default_model import fast_bytes
 from harness import ADMIN_KEY, KEY, Server, assert_error
 
 CHAT = "/v1/chat/completions"
@@ -269,6 +270,21 @@ class DrainTest(unittest.TestCase):
         self.assertEqual(rest[-1]["error"]["code"], "shutting_down")
         self.assertEqual(rest[-1]["error"]["status"], 503)
         self.assertEqual(server.process.wait(10), 0)
+        server.stop()
+
+    def test_emulated_copies_do_not_outlive_the_deadline(self):
+        # A tier in which nothing stays: every step waits for 90 copies, one after the other.
+        server = Server("--shutdown-timeout", "0", "--threads", "1", "--kv-mode", "emulated-link",
+                        "--kv-fast-bytes", str(fast_bytes(0, threads=1)), "--sim-link-latency-us", "150000")
+        answers = []
+        client = threading.Thread(target=lambda: answers.append(server.chat()))
+        client.start()
+        server.wait_for(lambda: any(r["state"] == "decode" for r in server.request("GET", "/admin/requests", key=ADMIN_KEY).json),
+                        timeout=60, what="a first step")
+        server.process.send_signal(signal.SIGTERM)
+        self.assertEqual(server.process.wait(8), 0)  # the second step would take 13 s
+        client.join()
+        assert_error(self, answers[0], 503, "shutting_down")
         server.stop()
 
 

@@ -1,4 +1,4 @@
-"""The official Node client (C01, C02, C07, C26-like errors); the client is installed once from its registry."""
+"""The official Node client (C01-C03, C05, C06, C09, C18); the client is installed once from its registry."""
 import os
 import pathlib
 import shutil

@@ -68,6 +68,8 @@ class PlacementTest(unittest.TestCase):
                 return response.json["error"]
             small = refusal(fast_tier_budget_bytes=3 * 4 * 4096 - 1)
             self.assertEqual((small["code"], small["min_bytes"]), ("fast_tier_budget_too_small", 3 * 4 * 4096))
+            self.assertEqual(small["param"], "spindle.kv.fast_tier_budget_bytes")
+            self.assertEqual(refusal(fast_tier_budget_fraction=1e-9)["param"], "spindle.kv.fast_tier_budget_fraction")
             large = refusal(fast_tier_budget_bytes=1 << 40)
             self.assertEqual(large["code"], "fast_tier_budget_too_large")
             self.assertLess(large["max_bytes"], 32 << 20)
@@ -93,7 +95,7 @@ class PlacementTest(unittest.TestCase):
     def test_a_fast_tier_smaller_than_its_rings_is_refused_at_start(self):
         server = Server("--kv-mode", "mirror", "--kv-fast-bytes", "4KiB", "--threads", "2", wait=False)
         self.addCleanup(server.stop)
-        self.assertNotEqual(server.process.wait(60), 0)
+        self.assertEqual(server.process.wait(60), 2)
         self.assertIn(f"--kv-fast-bytes must be at least {fast_bytes(0)}", server.log_text())
 
 

@@ -266,7 +266,7 @@ class SparseControlTest(unittest.TestCase):
                           ("budget: 5\n", "budget"), ("- 1\n", "map")):
             server = Server("--sparse-preset", self.preset_file(text), wait=False)
             self.addCleanup(server.stop)
-            self.assertNotEqual(server.process.wait(60), 0, text)
+            self.assertEqual(server.process.wait(60), 2, text)
             self.assertIn(why, server.log_text())
 
     def test_the_presets_of_this_tree_load(self):

@@ -1,6 +1,7 @@
 // Exit codes and messages of arguments that never get as far as a model.
 #include "app/commands.h"
 
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -62,6 +63,15 @@ TEST(Commands, HelpOfTheDiskToolsAsksForAFolder) {
   }
 }
 
+TEST(Commands, HelpOfKvListsItsActions) {
+  for (const char* flag : {"--help", "-h", "help"}) {
+    const Outcome outcome = RunCommand(&KvCommand, {flag});
+    EXPECT_EQ(outcome.code, kExitOk);
+    EXPECT_THAT(outcome.out, HasSubstr("fsck DIR"));
+    EXPECT_EQ(outcome.error, "");
+  }
+}
+
 TEST(Commands, HelpIsSilentAboutSettingsOfOtherServers) {
   const std::string help = RunCommand(&ServeCommand, {"--help"}).out;
   EXPECT_THAT(help, HasSubstr("--max-connections"));
@@ -83,6 +93,60 @@ TEST(Commands, TheDiskToolsAreNamed) {
   ExpectFatal(RunCommand(&KvCommand, {"gc", "--target", "much", "/x"}), kExitUsage, "--target");
 }
 
+TEST(Commands, FlagsOfTheSimulatorThatWouldDoNothingAreRefused) {
+  const test::TempFolder folder;
+  const std::string requests = folder.Write(
+      "requests",
+      R"({"timestamp": 0, "input_length": 900, "output_length": 1, "hash_ids": [1, 2]})"
+      "\n");
+  const std::string file = folder.path() + "/file";
+
+  struct Row {
+    std::vector<std::string> arguments;
+    const char* reason;
+  };
+
+  for (const Row& row :
+       {Row{{"--serve", "2", "--serve-time", "1s", "--plot", file}, "--plot has no effect"},
+        Row{{"--serve", "2", "--serve-time", "1s", "--save-trace", file}, "--save-trace has no"},
+        Row{{"--serve", "2", "--serve-time", "1s", "--capacity", "4"}, "--capacity has no effect"},
+        Row{{"--synthetic", "cyclic", "--link-gbps", "1"}, "it is for --serve"},
+        Row{{"--synthetic", "cyclic", "--no-async-copies"}, "--async-copies has no effect"},
+        Row{{"--synthetic", "cyclic", "--seeds", "2"}, "--seeds has no effect"},
+        Row{{"--synthetic", "scan", "--pages", "64"}, "--pages has no effect"},
+        Row{{requests, "--seeds", "2"}, "--seeds has no effect"},
+        Row{{requests, "--ratio", "2"}, "--ratio has no effect"},
+        Row{{requests, "--save-trace", file}, "--save-trace has no effect"}}) {
+    std::vector<std::string> arguments = row.arguments;
+    arguments.insert(arguments.begin(), "sim");
+    ExpectFatal(RunCommand(&KvCommand, arguments), kExitUsage, row.reason);
+  }
+  EXPECT_FALSE(std::filesystem::exists(file));
+  EXPECT_EQ(RunCommand(&KvCommand, {"sim", requests, "--capacity", "4", "--json"}).code, kExitOk);
+}
+
+TEST(Commands, SizesOfTheSimulatedServerHaveARange) {
+  const std::vector<std::string> serve = {"sim", "--serve", "2", "--serve-time", "1s"};
+  for (const char* flag : {"--kv-fast-bytes", "--kv-host-bytes"}) {
+    std::vector<std::string> arguments = serve;
+    arguments.insert(arguments.end(), {flag, "1"});
+    const Outcome outcome = RunCommand(&KvCommand, arguments);
+    ExpectFatal(outcome, kExitUsage, std::string(flag) + " must be a size such as");
+    // The smallest that is named is taken, by the simulator too.
+    const std::string line = LastLine(outcome.error);
+    const size_t begin = line.find(" in ") + 4;
+    arguments.back() = line.substr(begin, line.find("..") - begin);
+    const Outcome least = RunCommand(&KvCommand, arguments);
+    EXPECT_EQ(least.code, kExitOk) << arguments.back() << ' ' << least.error;
+  }
+  ExpectFatal(RunCommand(&KvCommand, {"sim", "--serve", "2", "--serve-time", "0"}),
+              kExitUsage,
+              "--serve-time");
+  ExpectFatal(RunCommand(&KvCommand, {"sim", "--serve", "2", "--link-gbps", "0.0001"}),
+              kExitUsage,
+              "--link-gbps must be a number in 0.001..10000");
+}
+
 TEST(Commands, AFolderWithoutAStoreIsARuntimeError) {
   const test::TempFolder folder;
   ExpectFatal(RunCommand(&KvCommand, {"ls", folder.path()}), kExitRuntime, "no store");
@@ -98,6 +162,15 @@ TEST(Commands, UnknownArgumentsAreUsageErrors) {
       RunCommand(&ServeCommand, {"a.gguf", "--max-num-seq", "3"}), kExitUsage, "--max-num-seqs");
   ExpectFatal(RunCommand(&ServeCommand, {"a.gguf", "--isa", "mmx"}), kExitUsage, "--isa mmx");
   ExpectFatal(RunCommand(&ChatCommand, {"a.gguf", "--temp", "3"}), kExitUsage, "--temperature");
+}
+
+TEST(Commands, OptionsThatContradictEachOtherNeedNoModel) {
+  for (const Command command : {&ServeCommand, &ChatCommand}) {
+    ExpectFatal(
+        RunCommand(command, {"a.gguf", "--kv-disk-path", "/x", "--no-enable-prefix-caching"}),
+        kExitUsage,
+        "--kv-disk-path needs --enable-prefix-caching");
+  }
 }
 
 TEST(Commands, FilesThatAreNoModels) {

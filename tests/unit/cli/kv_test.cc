@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "kv/disk/session_record.h"
 #include "support/temp_folder.h"
 #include "unit/kv_disk/disk_test_util.h"
 
@@ -125,6 +126,27 @@ TEST_F(KvToolTest, CollectShrinksToATarget) {
   EXPECT_LE(json["bytes"], 130 << 10);
   EXPECT_GT(json["dropped_records"], 0);
   EXPECT_LT(RunJson(Action::kStat)["records"]["stripe"], kNumStripes);
+}
+
+TEST_F(KvToolTest, CollectKeepsWhatSessionsNeedAndSaysThatItIsMore) {
+  {
+    kv::disk::DiskOptions options = kv::disk::SmallOptions();
+    options.path = folder_.path();
+    auto store = kv::disk::OpenStore(kv::disk::SystemFiles(), SteadyClock(), options);
+    kv::disk::SessionManifest manifest{
+        .id = "all", .tokens = std::vector<TokenId>(kNumStripes * kStripeTokens, 1)};
+    for (uint64_t i = 1; i <= kNumStripes; ++i) {
+      manifest.stripe_keys.push_back(kv::disk::TestStripe::Key(i));
+    }
+    const kv::disk::RecordId id{kv::disk::SessionKey("", "all"), kv::disk::RecordKind::kSession, 0};
+    ASSERT_TRUE(kv::disk::PutNow(*store, id, kv::disk::EncodeSession(manifest)).ok());
+    ASSERT_TRUE(store->Close().ok());
+  }
+  const std::string out = RunTool({.action = Action::kCollect, .json = true, .target_bytes = 1});
+  EXPECT_EQ(status_.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(status_.message()), HasSubstr("1 were wanted"));
+  EXPECT_EQ(Json::parse(out)["sessions"], 1);
+  EXPECT_EQ(RunJson(Action::kStat)["records"]["stripe"], kNumStripes);
 }
 
 TEST_F(KvToolTest, AStoreInUseIsNotTouched) {

@@ -206,14 +206,31 @@ TEST_F(OptionTableTest, ThePositionalArgumentHasAName) {
   EXPECT_EQ(help.find("MODEL"), std::string::npos);
 }
 
+// 0.001F is more than 0.001, and 0.7F less than 0.7.
+TEST_F(OptionTableTest, TheBoundsOfNumbersAreTakenAsTheyAreWritten) {
+  float rate = 0.0F;
+  std::optional<float> share;
+  table_.Float("rate", &rate, 0.001F, 0.7F, "a rate");
+  table_.OptionalFloat("share", &share, 0.001F, 0.7F, "a share");
+  EXPECT_TRUE(Parse({"--rate", "0.001", "--share", "0.001"}).ok());
+  EXPECT_EQ(rate, 0.001F);
+  EXPECT_EQ(share, 0.001F);
+  EXPECT_TRUE(Parse({"--rate", "0.7", "--share", "0.7"}).ok());
+  for (const char* text : {"0.00099", "0.70001", "nan"}) {
+    EXPECT_THAT(std::string(Parse({"--rate", text}).message()), HasSubstr("in 0.001..0.7"));
+    EXPECT_THAT(std::string(Parse({"--share", text}).message()), HasSubstr("in 0.001..0.7"));
+  }
+}
+
 TEST_F(OptionTableTest, SizesHaveARange) {
   uint64_t bytes = 4096;
   table_.Bytes("size", &bytes, 1024, 1 << 20, "a size");
   EXPECT_TRUE(Parse({"--size", "1MiB"}).ok());
   EXPECT_EQ(bytes, 1U << 20);
-  for (const char* text : {"1023", "2MiB", "8EiB", "-1"}) {
-    EXPECT_THAT(std::string(Parse({"--size", text}).message()), HasSubstr("--size must be a size"))
-        << text;
+  for (const char* text : {"1023", "2MiB", "8EiB", "-1", "99999999999TiB"}) {
+    const std::string message(Parse({"--size", text}).message());
+    EXPECT_THAT(message, HasSubstr("--size must be a size"));
+    EXPECT_THAT(message, HasSubstr("1024..1048576 bytes")) << text;
   }
 }
 

@@ -5,17 +5,29 @@
 namespace spindle::config {
 namespace {
 
+constexpr uint64_t kMost = uint64_t{1} << 60;
+
 TEST(ParseBytesTest, KnowsBinaryAndDecimalUnits) {
-  EXPECT_EQ(*ParseBytes("512"), 512U);
-  EXPECT_EQ(*ParseBytes("1KiB"), 1024U);
-  EXPECT_EQ(*ParseBytes("1.5MiB"), 1572864U);
-  EXPECT_EQ(*ParseBytes("2GB"), 2000000000U);
+  EXPECT_EQ(*ParseBytes("512", 0, kMost), 512U);
+  EXPECT_EQ(*ParseBytes("1KiB", 0, kMost), 1024U);
+  EXPECT_EQ(*ParseBytes("1.5MiB", 0, kMost), 1572864U);
+  EXPECT_EQ(*ParseBytes("2GB", 0, kMost), 2000000000U);
 }
 
 TEST(ParseBytesTest, RefusesWhatIsNoSize) {
   for (const char* text : {"", "x", "-1", "1XiB", "1 MiB", "nan", "inf", "1e300GiB"}) {
-    EXPECT_FALSE(ParseBytes(text).ok()) << text;
+    EXPECT_FALSE(ParseBytes(text, 0, kMost).ok()) << text;
   }
+}
+
+TEST(ParseBytesTest, NamesTheRangeWhateverIsWrong) {
+  for (const char* text :
+       {"x", "4095", "4097", "99999999999TiB", "18446744073709551615", "1e999"}) {
+    EXPECT_NE(ParseBytes(text, 4096, 4096).status().message().find("4096..4096 bytes"),
+              std::string::npos)
+        << text;
+  }
+  EXPECT_EQ(*ParseBytes("4KiB", 4096, 4096), 4096U);
 }
 
 TEST(ParseSecondsTest, PlainNumbersAreSeconds) {
@@ -25,6 +37,14 @@ TEST(ParseSecondsTest, PlainNumbersAreSeconds) {
   EXPECT_EQ(*ParseSeconds("2m"), std::chrono::minutes(2));
   EXPECT_EQ(*ParseSeconds("1h"), std::chrono::hours(1));
   EXPECT_FALSE(ParseSeconds("soon").ok());
+}
+
+TEST(ParseSecondsTest, NamesTheRangeWhateverIsWrong) {
+  EXPECT_EQ(*ParseSeconds("2500000h"), std::chrono::hours(2'500'000));
+  for (const char* text : {"soon", "-1", "2500001h", "1e300", "0"}) {
+    const auto status = ParseSeconds(text, std::chrono::milliseconds(1)).status();
+    EXPECT_NE(status.message().find("0.001s..2500000h"), std::string::npos) << text;
+  }
 }
 
 TEST(ParseBoolTest, KnowsThreeSpellings) {

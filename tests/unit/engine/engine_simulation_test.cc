@@ -11,6 +11,7 @@
 
 #include <gtest/gtest.h>
 
+#include "base/read_file.h"
 #include "engine/end_cause.h"
 #include "engine/engine_core.h"
 #include "kv/sim/request_trace.h"
@@ -196,7 +197,8 @@ class World {
   // Every accepted request is there once, however it ended.
   void CheckTrace(kv::KvTrace& trace, const std::string& path) {
     trace.Finish();
-    const auto requests = kv::sim::ReadRequestTrace(path);
+    const auto requests =
+        kv::sim::ParseRequestTrace(ReadFile(path, kv::sim::kMaxTraceBytes).value());
     ASSERT_TRUE(requests.ok()) << requests.status();
     std::multiset<uint32_t> expected;
     for (const Actor& actor : actors_) {

@@ -87,7 +87,7 @@ TEST_F(DiskOutageTest, NothingButProbesGoesToADeviceThatIsOff) {
   }
   EXPECT_EQ(TotalFaults(files.counts()), before);
   TickAfter(seconds(600));
-  EXPECT_EQ(TotalFaults(files.counts(FileClass::kProbe)), 1U);
+  EXPECT_EQ(Errors(store->Stats(), DeviceError::kProbe), 1U);
   EXPECT_EQ(TotalFaults(files.counts()), before + 1);
 }
 

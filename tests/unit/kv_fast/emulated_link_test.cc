@@ -2,6 +2,7 @@
 #include "kv/fast/emulated_link.h"
 
 #include <cmath>
+#include <thread>
 
 #include <gtest/gtest.h>
 
@@ -28,6 +29,15 @@ TEST(EmulatedLinkTest, AwaitEndsAtTheTimeNotBefore) {
     EXPECT_LE(waited, SteadyClock().Now() - begin);
   }
   EXPECT_LT(link.Await(SteadyClock().Now() - microseconds(1)), microseconds(50'000));
+}
+
+TEST(EmulatedLinkTest, ClosingEndsWaitsAtOnce) {
+  EmulatedLink link({.gigabytes_per_second = 0.001F});
+  const TimePoint ready = link.Send(SteadyClock().Now(), uint64_t{3'600'000'000});  // an hour
+  std::thread waiter([&] { EXPECT_LT(link.Await(ready), std::chrono::minutes(1)); });
+  link.Close();
+  waiter.join();
+  EXPECT_LT(link.Await(ready), std::chrono::minutes(1));
 }
 
 TEST(EmulatedLinkTest, OptionsOutOfRangeAreRefusedByName) {

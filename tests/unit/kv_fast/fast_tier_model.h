@@ -32,10 +32,8 @@ class FastTierModel {
       Open();
     } else if (kind < 4) {
       Close(Below(static_cast<uint32_t>(sets_.size())));
-    } else if (kind < 8) {
-      Resize(AnySet());
     } else if (kind < 16) {
-      ResizeGroup(AnySet());
+      Resize(AnySet());
     } else if (kind < 18) {
       Pause(AnySet());
     } else if (kind < 20) {
@@ -162,23 +160,11 @@ class FastTierModel {
     ASSERT_EQ(tier_->Resize(set.id, frames).ok(), fits);
     for (ModelGroup& group : set.groups) {
       if (fits) {
+        const size_t before = group.last_use.size();
         group.frames = frames;
         FollowEvictions(set, &group, {});
-        ASSERT_LE(group.last_use.size(), frames);
+        ASSERT_EQ(group.last_use.size(), std::min<size_t>(before, frames));
       }
-    }
-  }
-
-  void ResizeGroup(Set& set) {
-    ModelGroup& group = set.groups[Below(static_cast<uint32_t>(set.groups.size()))];
-    const uint32_t frames = Below(13) * kRunFrames;
-    const bool fits = frames <= group.frames + tier_->num_free_frames();
-    ASSERT_EQ(tier_->ResizeGroup(RefOf(set, group), frames).ok(), fits);
-    if (fits) {
-      const size_t before = group.last_use.size();
-      group.frames = frames;
-      FollowEvictions(set, &group, {});
-      ASSERT_EQ(group.last_use.size(), std::min<size_t>(before, frames));
     }
   }
 

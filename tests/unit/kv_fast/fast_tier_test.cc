@@ -176,7 +176,7 @@ TEST_F(FastTierTest, WorkingSetCountsTheWindowAndWhatDidNotFit) {
     Step(set, {step, step + 1});
   }
   EXPECT_EQ(tier_->Stats(set).working_set_pages, 13U);  // 12 steps of sliding pairs
-  ASSERT_TRUE(tier_->ResizeGroup(Group(set, 0, 0), 8).ok());
+  ASSERT_TRUE(tier_->Resize(set, 8).ok());
   Step(set, Range(100, 120));
   EXPECT_EQ(tier_->Stats(set).working_set_pages, 20U);  // 8 cached, 12 streamed
 }
@@ -218,9 +218,7 @@ TEST_F(FastTierTest, GrowthBeyondTheTierChangesNothing) {
   EXPECT_EQ(tier_->Resize(b, 112).code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(tier_->num_free_frames(), free);
   EXPECT_EQ(tier_->Stats(b).frames, 6U * 64);
-  EXPECT_EQ(tier_->ResizeGroup(Group(b, 1, 1), 64 + 248).code(),
-            absl::StatusCode::kResourceExhausted);
-  ASSERT_TRUE(tier_->ResizeGroup(Group(b, 1, 1), 64 + 240).ok());
+  ASSERT_TRUE(tier_->Resize(b, 104).ok());
   EXPECT_EQ(tier_->num_free_frames(), 0U);
   ExpectIntact();
 }

@@ -1,4 +1,4 @@
-// Frames: addresses, bounds, runs and generations.
+// Frames: addresses, bounds, runs and words.
 #include "kv/fast/frame_pool.h"
 
 #include <algorithm>
@@ -72,24 +72,20 @@ TEST(FramePoolTest, RunsAreHandedOutOnceAndLowestFirst) {
   }
 }
 
-TEST(FramePoolTest, TicketEndsWithTheStayOfAPage) {
+TEST(FramePoolTest, WordTellsPageAndState) {
   FramePool pool = MakePool(uint64_t{1} << 20, 4096);
   FrameWord& word = pool.word(3);
   word.Load(4'000'000);
-  const FrameTicket ticket = pool.TicketFor(3);
-  EXPECT_TRUE(pool.IsCurrent(ticket));
   EXPECT_EQ(word.page(), 4'000'000U);
   EXPECT_EQ(word.state(), FrameState::kLoading);
   word.Publish();
   EXPECT_EQ(word.page(), 4'000'000U);
   EXPECT_EQ(word.state(), FrameState::kResident);
-  EXPECT_TRUE(pool.IsCurrent(ticket));
   word.Free();
-  EXPECT_FALSE(pool.IsCurrent(ticket));
-  // The same page again in the same frame is another stay: the late copy must not count for it.
-  word.Load(4'000'000);
-  EXPECT_FALSE(pool.IsCurrent(ticket));
-  EXPECT_TRUE(pool.IsCurrent(pool.TicketFor(3)));
+  EXPECT_EQ(word.state(), FrameState::kFree);
+  word.Fill(FrameWord::kMaxPages - 1);
+  EXPECT_EQ(word.page(), FrameWord::kMaxPages - 1);
+  EXPECT_EQ(word.state(), FrameState::kResident);
 }
 
 TEST(FramePoolTest, MisusedFrameOfAFreeRunIsFound) {
@@ -100,19 +96,6 @@ TEST(FramePoolTest, MisusedFrameOfAFreeRunIsFound) {
   pool.stamps()[17] = 0;
   pool.word(20).Load(1);
   EXPECT_EQ(pool.CheckIntegrity().code(), absl::StatusCode::kInternal);
-}
-
-TEST(FramePoolTest, HugePagesAreCountedAsTheSystemBacksThem) {
-  FramePool pool = MakePool(uint64_t{8} << 20, 4096);
-  EXPECT_EQ(pool.CountHugePageBytes(), 0U);
-  std::vector<uint32_t> runs(pool.num_runs());
-  ASSERT_TRUE(pool.Allocate(runs).ok());
-  for (uint32_t frame = 0; frame < pool.num_frames(); ++frame) {
-    pool.data(frame)[0] = 1;
-  }
-  const uint64_t bytes = pool.CountHugePageBytes();
-  EXPECT_LE(bytes, uint64_t{10} << 20);  // neighbours of the mapping may share its entry
-  std::cout << bytes << " of " << (8 << 20) << " bytes in huge pages\n";
 }
 
 TEST(FramePoolTest, RefusesSizesOutOfRange) {

@@ -18,9 +18,8 @@ constexpr ThrashSample kHot = {
 constexpr ThrashSample kCalm = {
     .refaults = 1, .fetches = 100, .link_utilisation = 0.9, .capacity_frames = 1000};
 
-ThrashRequest Running(uint32_t priority_class, uint64_t working_set, double weight = 1) {
+ThrashRequest Running(uint32_t priority_class, uint64_t working_set) {
   return {.priority_class = priority_class,
-          .weight = weight,
           .working_set_frames = working_set,
           .is_paused = false,
           .steps_in_state = 1000};
@@ -43,8 +42,7 @@ int Paused(const std::vector<ThrashRequest>& requests, uint32_t steps = 100) {
 TEST(ThrashControllerTest, PausesTheLeastImportantThenTheLargest) {
   EXPECT_EQ(Paused({Running(1, 500), Running(2, 400), Running(2, 300)}), 1);
   EXPECT_EQ(Paused({Running(2, 500), Running(2, 600), Running(0, 900)}), 1);
-  EXPECT_EQ(Paused({Running(2, 500), Running(2, 600, 2.0)}), 0);  // per weight
-  EXPECT_EQ(Paused({Running(2, 500)}), -1);                       // never the last one
+  EXPECT_EQ(Paused({Running(2, 500)}), -1);  // never the last one
   EXPECT_EQ(Paused({}), -1);
   ThrashRequest fresh = Running(3, 900);
   fresh.steps_in_state = 15;

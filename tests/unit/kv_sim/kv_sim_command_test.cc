@@ -59,7 +59,8 @@ TEST(KvSimCommand, ReportsWhatThePoliciesDo) {
   ASSERT_EQ(report["results"].size(), 6U);
   const json& bucketed = report["results"][3];
   EXPECT_EQ(bucketed["policy"], "bucketed");
-  EXPECT_EQ(bucketed["capacity"], "r=5 (96)");
+  EXPECT_EQ(bucketed["ratio"], 5.0);
+  EXPECT_EQ(bucketed["capacity"], 96.0);
   kv::sim::HitCount expected;
   for (uint64_t seed = 0; seed < 2; ++seed) {
     const auto trace = kv::sim::MakeSyntheticTrace(
@@ -226,8 +227,10 @@ TEST(KvSimCommand, NamesTheOptionThatIsWrong) {
         [](KvSimOptions& o) {
           o.synthetic = "cyclic";
           o.num_heads = 2;
+          o.ratios.clear();
+          o.flags = {"heads"};
         },
-        "--layers, --heads and --served-prompt are for");
+        "--heads has no effect here; it is for --synthetic sticky, medium and loose");
     add([](KvSimOptions& o) { o.served_prompt_tokens = 512 * 16 - 399; },
         "--served-prompt and --steps must not exceed the 8192 tokens");
     add(

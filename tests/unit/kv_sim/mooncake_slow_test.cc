@@ -8,6 +8,7 @@
 
 #include <gtest/gtest.h>
 
+#include "base/read_file.h"
 #include "kv/sim/prefix_sim.h"
 
 namespace spindle::kv::sim {
@@ -42,7 +43,8 @@ TEST_P(MooncakeTraces, GiveThePublishedHitRatios) {
   if (folder == nullptr) {
     GTEST_SKIP() << "SPINDLE_TEST_TRACES is not set: the request traces were not checked";
   }
-  const auto trace = ReadRequestTrace(std::string(folder) + "/" + table.file);
+  const auto trace =
+      ParseRequestTrace(ReadFile(std::string(folder) + "/" + table.file, kMaxTraceBytes).value());
   ASSERT_TRUE(trace.ok()) << trace.status();
   EXPECT_EQ(trace->requests.size(), table.requests);
   EXPECT_EQ(trace->units.size(), table.units);

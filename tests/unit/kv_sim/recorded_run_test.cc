@@ -71,10 +71,14 @@ class RecordingTier {
     Record(request, kAllLayers, kAllHeads, AccessKind::kResize, {frames}, {});
   }
 
-  void ResizeGroup(const Request& request, uint16_t layer, uint8_t head, uint32_t frames) {
-    const GroupRef group{request.set, LayerIdx(layer), KvHeadIdx(head)};
-    ASSERT_TRUE(tier_->ResizeGroup(group, frames).ok());
-    Record(request, layer, head, AccessKind::kResize, {frames}, {});
+  // The same with a record of every group.
+  void ResizeByGroup(const Request& request, uint32_t frames) {
+    ASSERT_TRUE(tier_->Resize(request.set, frames).ok());
+    for (uint16_t layer = 0; layer < kLayers; ++layer) {
+      for (uint8_t head = 0; head < kHeads; ++head) {
+        Record(request, layer, head, AccessKind::kResize, {frames}, {});
+      }
+    }
   }
 
   void Pause(const Request& request) {
@@ -185,7 +189,9 @@ std::string RecordLife(const std::string& path, uint64_t* hits) {
   for (uint32_t step = 0; step < 300; ++step) {
     if (step == 60) {
       tier.Resize(first, 64);
-      tier.ResizeGroup(first, 1, 2, 88);
+    }
+    if (step == 90) {
+      tier.ResizeByGroup(first, 88);
     }
     if (step == 120) {
       tier.Resize(first, 40);

@@ -11,18 +11,6 @@
 namespace spindle::kv::sim {
 namespace {
 
-TEST(MachineModel, DiskSpeedsAreTheMeasuredOnes) {
-  EXPECT_NEAR(DiskBytesPerSecond(4096, 1), 53e6, 1);
-  EXPECT_NEAR(DiskBytesPerSecond(65536, 16), 1114e6, 1);
-  EXPECT_NEAR(DiskBytesPerSecond(262144, 64), 1201e6, 1);
-  // Outside as at the nearest point, inside between the points.
-  EXPECT_NEAR(DiskBytesPerSecond(512, 1), 53e6, 1);
-  EXPECT_NEAR(DiskBytesPerSecond(1 << 24, 1000), 1201e6, 1);
-  const double between = DiskBytesPerSecond(49152, 8);
-  EXPECT_GT(between, 587e6);
-  EXPECT_LT(between, 1114e6);
-}
-
 TEST(MachineModel, CopiesCostCommandsAndBytes) {
   const LinkModel link;
   EXPECT_EQ(link.CopyTime(0, 0), Duration(0));

@@ -220,6 +220,9 @@ TEST(Endpoints, DrainAndLogLevelReachTheApplication) {
             R"({"level":"info"})");
   EXPECT_EQ(ErrorCode(server.Ask(Request("POST", "/admin/log-level", R"({"level":"loud"})"))),
             "invalid_value");
+  EXPECT_EQ(ErrorCode(server.Ask(
+                Request("POST", "/admin/log-level", R"({"level":"info","logger":"kv"})"))),
+            "unknown_parameter");
   EXPECT_EQ(ErrorCode(server.Ask(Request("POST", "/admin/log-level", "{"))), "invalid_json");
   EXPECT_EQ(ErrorCode(server.Ask(Request("POST", "/admin/log-level", "[1]"))), "invalid_value");
 }

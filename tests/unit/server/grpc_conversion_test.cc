@@ -109,6 +109,7 @@ const std::vector<KvRow>& KvRows() {
       {[](v1::KvOptions& kv) { kv.set_retention_seconds(86401); }, R"("retention_seconds":86401)"},
       {[](v1::KvOptions& kv) { kv.set_session("a.B_c:d-9"); }, R"("session":"a.B_c:d-9")"},
       {[](v1::KvOptions& kv) { kv.set_session(""); }, R"("session":"")"},
+      {[](v1::KvOptions& kv) { kv.set_session(".."); }, R"("session":"..")"},
       {[](v1::KvOptions& kv) {
          kv.set_session("a");
          kv.set_retention_seconds(0);

@@ -1,5 +1,6 @@
 // Administration of sessions over HTTP: which call reaches the backend, for which tenant.
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -48,6 +49,28 @@ TEST(SessionEndpoints, EveryCall) {
   EXPECT_EQ(server.Ask(Request("POST", "/admin/sessions/chat/restore")).status, 202);
   EXPECT_EQ(server.Ask(Request("PUT", "/admin/sessions/chat")).Header("allow"),
             "GET, HEAD, DELETE");
+}
+
+TEST(SessionEndpoints, FieldsAreRefusedNotIgnored) {
+  TestServer server;
+  for (const auto& [method, path] :
+       std::vector<std::pair<std::string, std::string>>{{"POST", "/admin/sessions/chat/restore"},
+                                                        {"POST", "/admin/sessions/chat/pin"},
+                                                        {"POST", "/admin/sessions/chat/unpin"},
+                                                        {"DELETE", "/admin/sessions/chat"},
+                                                        {"POST", "/admin/requests/known/cancel"},
+                                                        {"POST", "/admin/cache/reset"},
+                                                        {"POST", "/admin/drain"}}) {
+    const RawResponse refused = server.Ask(Request(method, path, R"({"ttl":5})"));
+    EXPECT_EQ(refused.status, 400) << path;
+    EXPECT_EQ(ErrorCode(refused), "unknown_parameter") << path;
+    EXPECT_NE(refused.body.find(R"("param":"ttl")"), std::string::npos) << refused.body;
+    EXPECT_EQ(ErrorCode(server.Ask(Request(method, path, R"({"":5})"))), "unknown_parameter");
+    EXPECT_EQ(ErrorCode(server.Ask(Request(method, path, "ttl=5"))), "invalid_json") << path;
+    EXPECT_EQ(ErrorCode(server.Ask(Request(method, path, "[5]"))), "invalid_type") << path;
+    EXPECT_LT(server.Ask(Request(method, path, "{}")).status, 300) << path;
+  }
+  EXPECT_EQ(server.num_drains(), 1);
 }
 
 TEST(SessionEndpoints, KeysAreTenants) {

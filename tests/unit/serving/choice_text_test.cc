@@ -14,8 +14,8 @@
 namespace spindle::serving {
 namespace {
 
-// The definition of section 3.7, straight: of all matches the one that ends first; of several with
-// the same end the one that begins first.
+// The definition, straight: of all matches the one that ends first; of several with the same end
+// the one that begins first.
 struct NaiveMatch {
   bool found = false;
   size_t begin = 0;

@@ -454,6 +454,27 @@ TEST(CompletionServiceTest, EngineRefusalsBecomeApiErrors) {
   }
 }
 
+TEST(CompletionServiceTest, ARefusedFastBudgetNamesTheFieldThatGaveIt) {
+  using enum SubmitRefusal::Kind;
+  FakeService service;
+  const auto refuse = [&service](SubmitRefusal::Kind kind, const std::string& kv) {
+    service.engine->refusal = {.kind = kind, .needed_bytes = 7, .capacity_bytes = 5};
+    const PreparedRequest request = MustPrepare(
+        service, Endpoint::kCompletions, R"({"prompt":"a","spindle":{"kv":{)" + kv + "}}}");
+    return service.api.Start(request, service.caller).error();
+  };
+  const ApiError small = refuse(kFastBudgetTooSmall, R"("fast_tier_budget_bytes":1)");
+  EXPECT_EQ(small.code, "fast_tier_budget_too_small");
+  EXPECT_EQ(small.param, "spindle.kv.fast_tier_budget_bytes");
+  EXPECT_THAT(small.extras, ElementsAre(std::pair("min_bytes", 7)));
+  const ApiError share = refuse(kFastBudgetTooSmall, R"("fast_tier_budget_fraction":0.1)");
+  EXPECT_EQ(share.param, "spindle.kv.fast_tier_budget_fraction");
+  const ApiError large = refuse(kFastBudgetTooLarge, R"("fast_tier_budget_bytes":9)");
+  EXPECT_EQ(large.code, "fast_tier_budget_too_large");
+  EXPECT_EQ(large.param, "spindle.kv.fast_tier_budget_bytes");
+  EXPECT_THAT(large.extras, ElementsAre(std::pair("max_bytes", 5)));
+}
+
 TEST(CompletionServiceTest, ARefusedPromptCancelsTheOnesBeforeIt) {
   FakeService service;
   service.engine->refusal = SubmitRefusal{.kind = SubmitRefusal::Kind::kQueueFull};

@@ -1,5 +1,5 @@
-// Every validation row of the API specification as a table: which code and param a field problem
-// gets, and what is accepted.
+// Every rule for request fields as a table: which code and param a field problem gets, and what is
+// accepted.
 #include <algorithm>
 #include <ctime>
 #include <string>
@@ -196,7 +196,19 @@ TEST(RequestValidation, NumbersOutOfRangeNameTheRange) {
       {kChat, R"("seed":1e19)", "'seed' must be in [-9223372036854775808, 9223372036854775807]."},
       {kChat, R"("temperature":1e999)", "'temperature' must be in [0, 2]."},
       {kChat, R"("repetition_penalty":0)", "'repetition_penalty' must be in (0, 10]."},
+      {kChat,
+       R"("repetition_penalty":1e-60)",
+       "'repetition_penalty' is so close to 0 that it is rounded to it."},
       {kChat, R"("priority":-1e300)", "'priority' must be in [-100, 100]."},
+      {kChat,
+       R"("spindle":{"kv":{"retention_seconds":1e30}})",
+       "'spindle.kv.retention_seconds' must be in [0, 86400]."},
+      {kChat,
+       R"("spindle":{"kv":{"fast_tier_budget_bytes":9223372036854775808}})",
+       "'spindle.kv.fast_tier_budget_bytes' must be in [1, 9223372036854775807]."},
+      {kChat,
+       R"("spindle":{"kv":{"fast_tier_budget_fraction":1e-300}})",
+       "'spindle.kv.fast_tier_budget_fraction' is so close to 0 that it is rounded to it."},
   };
   const FakeService service;
   for (const Case& each : cases) {
@@ -250,7 +262,6 @@ TEST(RequestValidation, SamplingNumbers) {
             {kChat, R"("top_k":-2)", "invalid_value", "top_k"},
             {kChat, R"("min_p":1.5)", "invalid_value", "min_p"},
             {kChat, R"("repetition_penalty":0)", "invalid_value", "repetition_penalty"},
-            {kChat, R"("repetition_penalty":1e-60)", "invalid_value", "repetition_penalty"},
             {kChat, R"("repetition_penalty":10.5)", "invalid_value", "repetition_penalty"},
             {kChat, R"("repeat_penalty":1.2)", ""},
             {kChat, R"("repeat_penalty":1.2,"repetition_penalty":1.2)", ""},
@@ -467,6 +478,7 @@ TEST(RequestValidation, ExtraFields) {
        {kChat, R"("priority":-1)", "insufficient_permissions", "priority", 403},
        {kChat, R"("request_id":"a.B-9:_")", ""},
        {kChat, R"("request_id":"a b")", "invalid_value", "request_id"},
+       {kChat, R"("request_id":"..")", "invalid_value", "request_id"},
        {kChat, R"("request_id":"")", "invalid_value", "request_id"}});
 }
 
@@ -569,6 +581,9 @@ TEST(RequestValidation, TheSpindleObject) {
         "spindle.kv.retention_seconds"},
        {kChat, R"("spindle":{"kv":{"session":""}})", "invalid_value", "spindle.kv.session"},
        {kChat, R"("spindle":{"kv":{"session":"a/b"}})", "invalid_value", "spindle.kv.session"},
+       {kChat, R"("spindle":{"kv":{"session":"."}})", "invalid_value", "spindle.kv.session"},
+       {kChat, R"("spindle":{"kv":{"session":".."}})", "invalid_value", "spindle.kv.session"},
+       {kChat, R"("spindle":{"kv":{"session":"..."}})", ""},
        {kChat, R"("spindle":{"kv":{"session":7}})", "invalid_type", "spindle.kv.session"},
        {kChat,
         R"("n":2,"spindle":{"kv":{"session":"a"}})",
@@ -623,7 +638,7 @@ TEST(RequestValidation, CompletionPrompts) {
        {kText, R"("add_special_tokens":1)", "invalid_type", "add_special_tokens"}});
 }
 
-TEST(RequestValidation, TheFirstProblemInTheOrderOfTheSpecificationIsReported) {
+TEST(RequestValidation, TheFirstProblemInTheOrderOfTheRulesIsReported) {
   CheckAll({{kChat,
              R"("spindle":{"x":1},"top_k":-9,"top_p":7,"messages":[])",
              "invalid_value",

@@ -1,5 +1,4 @@
-// Methods of sparse prefill against plain definitions written from the specification (7.1, 7.4),
-// and their properties.
+// Methods of sparse prefill against their plain definitions, and their properties.
 #include "sparse/prefill_method.h"
 
 #include <algorithm>
@@ -99,7 +98,7 @@ class BlockRig {
     return blocks;
   }
 
-  // M of a head, from section 7.1.
+  // Estimated mass of each block for a head, by its definition.
   [[nodiscard]] std::vector<double> NaiveMass(uint32_t head, uint32_t stride) const {
     std::vector<double> mass(num_blocks_);
     const uint32_t last = num_blocks_ - 1;
@@ -144,7 +143,7 @@ struct NaiveBlocks {
   bool is_near_tie = false;  // fp32 may well decide otherwise
 };
 
-// The choice of section 7.1.
+// XAttention's choice, by its definition.
 NaiveBlocks ChooseNaively(const std::vector<double>& mass, double threshold) {
   constexpr double kNear = 1e-5;
   NaiveBlocks choice;
@@ -183,7 +182,7 @@ NaiveBlocks ChooseNaively(const std::vector<double>& mass, double threshold) {
   return choice;
 }
 
-TEST(XAttentionMethod, ChoosesAsTheSpecificationSays) {
+TEST(XAttentionMethod, ChoosesAsItsDefinitionSays) {
   std::mt19937 rng(static_cast<uint32_t>(test::RandomSeed(17)));
   const std::shared_ptr<const PrefillMethod> method = FindPrefillMethod("xattention");
   uint32_t compared = 0;

@@ -178,7 +178,7 @@ TEST(RetroInferAlgorithmTest, RecentTokensKeepTheirSegmentSteady) {
   EXPECT_EQ(*steady.upper_bound(15), 1024U);
 }
 
-// I12: with q = 0 all clusters are equal, so the first ones are retrieved.
+// With q = 0 all clusters are equal, so the first ones are retrieved.
 TEST(RetroInferAlgorithmTest, EqualScoresGoByPosition) {
   std::mt19937 rng(static_cast<uint32_t>(test::RandomSeed(34)));
   ClusteredContext context(2300, rng);
