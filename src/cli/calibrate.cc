@@ -21,7 +21,7 @@
 namespace spindle::cli {
 namespace {
 
-constexpr uint32_t kLeastContext = 64;
+constexpr uint32_t kLeastTimedContext = 64;
 constexpr uint32_t kUsualContexts[] = {
     256, 512, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384};
 // Made-up stories are the same in every run.
@@ -33,13 +33,13 @@ absl::StatusOr<std::vector<uint32_t>> ContextsOf(const CalibrateOptions& options
   const uint32_t behind = eval::kWarmUpSteps + options.num_steps;
   const uint32_t most = max_model_len > behind ? max_model_len - behind : 0;
   SPINDLE_ASSIGN_OR_RETURN(std::vector<uint32_t> contexts,
-                           ParseContexts(options.contexts, kLeastContext));
+                           ParseContexts(options.contexts, kLeastTimedContext));
   for (const uint32_t context : contexts) {
     if (context > most) {
       return absl::InvalidArgumentError(
           fmt::format("--context must be in [{}, {}]: the model's {} tokens less the {} that are "
                       "decoded, got {}",
-                      kLeastContext,
+                      kLeastTimedContext,
                       most,
                       max_model_len,
                       behind,

@@ -35,7 +35,7 @@ class DiskSpaceTest : public ::testing::Test {
   // Stores until the tier has noticed that it cannot measure its space.
   void StoreUntilOff(DiskStore& store) {
     for (uint64_t i = 1; i < 100 && store.Stats().state == TierState::kOk; ++i) {
-      store.SubmitStore(TestStripe(i).Store()).IgnoreError();
+      StoreNow(store, TestStripe(i)).IgnoreError();
       clock.Advance(seconds(5));
       store.Tick();
       store.Tick();
