@@ -18,7 +18,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-model::ModelConfig Shape() {
+model::ModelConfig TwoLayers() {
   model::ModelConfig shape;
   shape.num_layers = 2;
   shape.num_q_heads = 2;
@@ -28,7 +28,7 @@ model::ModelConfig Shape() {
   return shape;
 }
 
-config::LoadOptions Options() {
+config::LoadOptions SmallHostOptions() {
   config::LoadOptions options;
   options.kv.host_bytes = uint64_t{16} << 20;
   return options;
@@ -45,31 +45,31 @@ absl::Status MakeTiers(const config::LoadOptions& options, const model::ModelCon
 }
 
 absl::Status Prepare(const config::LoadOptions& options) {
-  return PrepareDisk(options, config::GeometryOf(options, Shape()), {}).status();
+  return PrepareDisk(options, config::GeometryOf(options, TwoLayers()), {}).status();
 }
 
 TEST(TierSetupTest, SizesInMemoryAreRefusedByName) {
-  config::LoadOptions options = Options();
-  EXPECT_TRUE(MakeTiers(options, Shape()).ok());
+  config::LoadOptions options = SmallHostOptions();
+  EXPECT_TRUE(MakeTiers(options, TwoLayers()).ok());
   options.kv.host_bytes = 1;
-  ExpectOptionError(MakeTiers(options, Shape()), "--kv-host-bytes must be in ");
-  options = Options();
+  ExpectOptionError(MakeTiers(options, TwoLayers()), "--kv-host-bytes must be in ");
+  options = SmallHostOptions();
   options.kv.mode = kv::KvMode::kMirror;
   options.kv.fast_bytes = 1024;
-  ExpectOptionError(MakeTiers(options, Shape()), "--kv-fast-bytes must be at least ");
+  ExpectOptionError(MakeTiers(options, TwoLayers()), "--kv-fast-bytes must be at least ");
 }
 
 TEST(TierSetupTest, AShapeThatCannotBeStoredIsTheModelsFault) {
-  model::ModelConfig shape = Shape();
+  model::ModelConfig shape = TwoLayers();
   shape.head_dim = 7;
-  const absl::Status status = MakeTiers(Options(), shape);
+  const absl::Status status = MakeTiers(SmallHostOptions(), shape);
   EXPECT_FALSE(status.ok());
   EXPECT_EQ(LoadExitCode(status), kExitModel);
 }
 
 TEST(TierSetupTest, TheDiskTierNamesItsOptions) {
   const test::TempFolder folder;
-  config::LoadOptions options = Options();
+  config::LoadOptions options = SmallHostOptions();
   options.kv.disk_path = folder.path() + "/kv";
   EXPECT_TRUE(Prepare(options).ok());
   options.kv.disk_bytes = 1;
@@ -83,7 +83,7 @@ TEST(TierSetupTest, TheDiskTierNamesItsOptions) {
 
 TEST(TierSetupTest, TheFolderOfTracesIsNamed) {
   const test::TempFolder folder;
-  config::LoadOptions options = Options();
+  config::LoadOptions options = SmallHostOptions();
   EXPECT_TRUE(PrepareTraceFolder(options, {}, 1024).ok());
   options.kv.trace_path = folder.path() + "/traces";
   EXPECT_TRUE(PrepareTraceFolder(options, {}, 1024).ok());
