@@ -14,11 +14,11 @@
 #include "cli/inspect.h"
 #include "cli/kv.h"
 #include "cli/kv_sim.h"
+#include "cli/model_options.h"
 #include "config/environment.h"
 #include "config/option_error.h"
 #include "config/option_warnings.h"
 #include "config/serve_options.h"
-#include "kernels/registry.h"
 #include "platform/memory.h"
 
 namespace spindle::app {
@@ -65,6 +65,20 @@ std::optional<int> ParseArguments(config::OptionTable& table,
   return std::nullopt;
 }
 
+std::optional<int> ParseModelArguments(config::OptionTable& table,
+                                       const std::string& command,
+                                       const std::string& summary,
+                                       const std::vector<std::string>& arguments,
+                                       std::string* model) {
+  if (const auto code = ParseArguments(table, command, summary, arguments, model)) {
+    return code;
+  }
+  if (model->empty()) {
+    return Fatal(kExitUsage, "MODEL is required: a GGUF file, safetensors file or model folder");
+  }
+  return std::nullopt;
+}
+
 int Fatal(ExitCode code, std::string_view reason) {
   fmt::print(stderr, "fatal: {}\n", reason);
   return code;
@@ -92,9 +106,8 @@ int ServeOver(const DiskEnvironment& disk, const std::vector<std::string>& argum
   if (const absl::Status status = config::FinishServeOptions(&options); !status.ok()) {
     return Fatal(kExitUsage, status);
   }
-  if (kernels::FindKernelsByName(options.load.isa) == nullptr) {
-    return Fatal(kExitUsage,
-                 "--isa " + options.load.isa + " is unknown or not supported by this CPU");
+  if (const auto kernels = cli::KernelsOf(options.load); !kernels.ok()) {
+    return Fatal(kExitUsage, kernels.status());
   }
   if (const absl::Status status = log::Configure(options.log); !status.ok()) {
     return Fatal(kExitUsage, status);
@@ -124,15 +137,12 @@ int ChatCommand(const std::vector<std::string>& arguments) {
   table.OptionalUint32("seed", &chat.seed, 0, UINT32_MAX, "seed").aliases = {"-s"};
   table.OptionalUint32("max-tokens", &chat.max_tokens, 1, 1U << 24, "tokens of an answer")
       .aliases = {"-n"};
-  if (const auto code = ParseArguments(table,
-                                       "spindle chat",
-                                       "Talks to a model in the terminal.",
-                                       arguments,
-                                       &load.model_path)) {
+  if (const auto code = ParseModelArguments(table,
+                                            "spindle chat",
+                                            "Talks to a model in the terminal.",
+                                            arguments,
+                                            &load.model_path)) {
     return *code;
-  }
-  if (load.model_path.empty()) {
-    return Fatal(kExitUsage, "MODEL is required: a GGUF file, safetensors file or model folder");
   }
   if (const absl::Status status = config::CheckLoadOptions(load); !status.ok()) {
     return Fatal(kExitUsage, status);
@@ -172,15 +182,13 @@ int InspectCommand(const std::vector<std::string>& arguments) {
   config::AddLoadOptions(table, options.load);
   table.Switch("tensors", &options.tensors, "list every tensor");
   table.Switch("json", &options.json, "print JSON");
-  if (const auto code = ParseArguments(table,
-                                       "spindle inspect",
-                                       "Shows what a model file holds and the memory it takes.",
-                                       arguments,
-                                       &options.load.model_path)) {
+  if (const auto code =
+          ParseModelArguments(table,
+                              "spindle inspect",
+                              "Shows what a model file holds and the memory it takes.",
+                              arguments,
+                              &options.load.model_path)) {
     return *code;
-  }
-  if (options.load.model_path.empty()) {
-    return Fatal(kExitUsage, "MODEL is required: a GGUF file, safetensors file or model folder");
   }
   const absl::Status status = cli::Inspect(options);
   return status.ok() ? kExitOk : Fatal(LoadExitCode(status), status);

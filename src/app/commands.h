@@ -40,6 +40,13 @@ std::optional<int> ParseArguments(config::OptionTable& table,
                                   const std::vector<std::string>& arguments,
                                   std::string* model);
 
+// The same where that argument is a model, which is then required.
+std::optional<int> ParseModelArguments(config::OptionTable& table,
+                                       const std::string& command,
+                                       const std::string& summary,
+                                       const std::vector<std::string>& arguments,
+                                       std::string* model);
+
 // Of a model that could not be loaded: an option, memory, or the model.
 ExitCode LoadExitCode(const absl::Status& status);
 

@@ -4,6 +4,7 @@
 
 #include "app/model_loader.h"
 #include "base/status_macros.h"
+#include "cli/model_options.h"
 
 namespace spindle::app {
 

@@ -1,4 +1,6 @@
+#include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -6,26 +8,34 @@
 #include "app/commands.h"
 #include "app/measured_inputs.h"
 #include "base/log.h"
+#include "base/status_macros.h"
 #include "cli/calibrate.h"
 #include "cli/eval.h"
 
 namespace spindle::app {
 namespace {
 
-// Parses the arguments of a command that measures a model, and says what goes wrong.
-std::optional<int> ParseMeasuring(config::OptionTable& table,
-                                  const std::string& command,
-                                  const std::string& summary,
-                                  const std::vector<std::string>& arguments,
-                                  std::string* model) {
-  if (const auto code = ParseArguments(table, command, summary, arguments, model)) {
-    return code;
-  }
-  if (model->empty()) {
-    return Fatal(kExitUsage, "MODEL is required: a GGUF file, safetensors file or model folder");
-  }
+// Measures the model of the options, a bar for each stage, and prints what that says.
+int Measure(const config::LoadOptions& options,
+            const std::function<absl::StatusOr<std::string>(
+                const cli::MeasuredModel&, const cli::MeasureProgress&)>& measure) {
   log::SetLevel(log::Level::kWarn);
-  return std::nullopt;
+  const absl::StatusOr<MeasuredInputs> inputs = OpenMeasured(options);
+  if (!inputs.ok()) {
+    return Fatal(LoadExitCode(inputs.status()), inputs.status());
+  }
+  absl::StatusOr<std::string> report;
+  {
+    StageBars bars;  // gone before anything is printed
+    report = measure(inputs->View(), [&bars](const std::string& stage, double fraction) {
+      bars.Show(stage, fraction);
+    });
+  }
+  if (!report.ok()) {
+    return Fatal(ExitCodeOf(report.status()), report.status());
+  }
+  fmt::print("{}", *report);
+  return kExitOk;
 }
 
 }  // namespace
@@ -34,29 +44,23 @@ int EvalCommand(const std::vector<std::string>& arguments) {
   cli::EvalOptions options;
   config::OptionTable table;
   cli::AddEvalOptions(table, options);
-  if (const auto code = ParseMeasuring(table,
-                                       "spindle eval",
-                                       "Measures what sparse attention changes.",
-                                       arguments,
-                                       &options.load.model_path)) {
+  if (const auto code = ParseModelArguments(table,
+                                            "spindle eval",
+                                            "Measures what sparse attention changes.",
+                                            arguments,
+                                            &options.load.model_path)) {
     return *code;
   }
-  const absl::StatusOr<MeasuredInputs> inputs = OpenMeasured(options.load);
-  if (!inputs.ok()) {
-    return Fatal(LoadExitCode(inputs.status()), inputs.status());
-  }
-  const auto evaluate = [&] {
-    StageBars bars;  // gone before anything is printed
-    return cli::Eval(options, inputs->View(), [&bars](const std::string& stage, double fraction) {
-      bars.Show(stage, fraction);
-    });
-  };
-  const absl::StatusOr<cli::EvalOutcome> outcome = evaluate();
-  if (!outcome.ok()) {
-    return Fatal(ExitCodeOf(outcome.status()), outcome.status());
-  }
-  fmt::print("{}", outcome->report);
-  return outcome->passed() ? kExitOk : Fatal(kExitRuntime, "a quality gate failed");
+  bool passed = true;
+  const int code = Measure(
+      options.load,
+      [&](const cli::MeasuredModel& model,
+          const cli::MeasureProgress& progress) -> absl::StatusOr<std::string> {
+        SPINDLE_ASSIGN_OR_RETURN(cli::EvalOutcome outcome, cli::Eval(options, model, progress));
+        passed = outcome.passed();
+        return std::move(outcome.report);
+      });
+  return passed ? code : Fatal(kExitRuntime, "a quality gate failed");
 }
 
 int CalibrateCommand(const std::vector<std::string>& arguments) {
@@ -64,30 +68,17 @@ int CalibrateCommand(const std::vector<std::string>& arguments) {
   config::OptionTable table;
   cli::AddCalibrateOptions(table, options);
   if (const auto code =
-          ParseMeasuring(table,
-                         "spindle calibrate",
-                         "Measures from which context on sparse attention is quicker.",
-                         arguments,
-                         &options.load.model_path)) {
+          ParseModelArguments(table,
+                              "spindle calibrate",
+                              "Measures from which context on sparse attention is quicker.",
+                              arguments,
+                              &options.load.model_path)) {
     return *code;
   }
-  const absl::StatusOr<MeasuredInputs> inputs = OpenMeasured(options.load);
-  if (!inputs.ok()) {
-    return Fatal(LoadExitCode(inputs.status()), inputs.status());
-  }
-  const auto calibrate = [&] {
-    StageBars bars;  // gone before anything is printed
-    return cli::Calibrate(
-        options, inputs->View(), [&bars](const std::string& stage, double fraction) {
-          bars.Show(stage, fraction);
-        });
-  };
-  const absl::StatusOr<std::string> preset = calibrate();
-  if (!preset.ok()) {
-    return Fatal(ExitCodeOf(preset.status()), preset.status());
-  }
-  fmt::print("{}", *preset);
-  return kExitOk;
+  return Measure(options.load,
+                 [&](const cli::MeasuredModel& model, const cli::MeasureProgress& progress) {
+                   return cli::Calibrate(options, model, progress);
+                 });
 }
 
 }  // namespace spindle::app

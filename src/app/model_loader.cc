@@ -12,10 +12,10 @@
 #include "app/trace_files.h"
 #include "base/log.h"
 #include "base/status_macros.h"
+#include "cli/model_options.h"
 #include "config/option_error.h"
 #include "kernels/registry.h"
 #include "kv/kv_tiers.h"
-#include "model/config_reader.h"
 #include "model/sparse_gates.h"
 #include "platform/compute_pool.h"
 #include "sparse/seer_r/seer_algorithm.h"
@@ -46,15 +46,6 @@ void ReadSamplingDefaults(const formats::ModelFile& file, serving::LoadedModel* 
   if (config.contains("top_k") && config["top_k"].is_number_integer()) {
     loaded->top_k = config["top_k"].get<int32_t>();
   }
-}
-
-absl::StatusOr<const kernels::KernelTable*> ChooseKernels(const std::string& name) {
-  const kernels::KernelTable* table = kernels::FindKernelsByName(name);
-  if (table == nullptr) {
-    return config::OptionError(
-        absl::InvalidArgumentError("--isa " + name + " is unknown or not supported by this CPU"));
-  }
-  return table;
 }
 
 absl::Status CheckVocabulary(const config::LoadOptions& options,
@@ -215,17 +206,14 @@ absl::StatusOr<LoadResult> LoadModel(const config::LoadOptions& options,
                                      const model::LoadProgress& progress,
                                      const DiskEnvironment& disk) {
   const TimePoint started = clock.Now();
-  SPINDLE_ASSIGN_OR_RETURN(const kernels::KernelTable* kernels, ChooseKernels(options.isa));
+  SPINDLE_ASSIGN_OR_RETURN(const kernels::KernelTable* const kernels, cli::KernelsOf(options));
   SPINDLE_ASSIGN_OR_RETURN(
       const std::shared_ptr<const formats::ModelFile> file,  // shared with the model
 
       formats::ModelFile::Open(options.model_path));
   LoadResult result;
   serving::LoadedModel& loaded = result.model;
-  SPINDLE_ASSIGN_OR_RETURN(model::ModelConfig planned, model::ReadConfig(*file));
-  if (absl::Status status = model::ApplyOptions(options.model, &planned); !status.ok()) {
-    return config::OptionError(std::move(status));
-  }
+  SPINDLE_ASSIGN_OR_RETURN(const model::ModelConfig planned, cli::ShapeOf(options, *file));
   SPINDLE_ASSIGN_OR_RETURN(loaded.algorithms, LoadAlgorithms(options, *file, planned));
   SPINDLE_RETURN_IF_ERROR(
       CheckMemory(options, front_ends, *file, planned, loaded.algorithms, *kernels));

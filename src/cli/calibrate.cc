@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/status_macros.h"
 #include "cli/kv_sim_report.h"
+#include "cli/model_options.h"
 #include "config/memory_plan.h"
 #include "config/sparse_preset.h"
 #include "engine/sparse_request.h"
@@ -135,7 +136,7 @@ void AddCalibrateOptions(config::OptionTable& table, CalibrateOptions& options) 
 
 absl::StatusOr<std::string> Calibrate(const CalibrateOptions& options,
                                       const MeasuredModel& measured,
-                                      const CalibrateProgress& progress) {
+                                      const MeasureProgress& progress) {
   SPINDLE_RETURN_IF_ERROR(CheckTexts(options.texts));
   SPINDLE_ASSIGN_OR_RETURN(const kernels::KernelTable* const kernels, KernelsOf(options.load));
   SPINDLE_ASSIGN_OR_RETURN(const model::ModelConfig shape, ShapeOf(options.load, *measured.file));
@@ -146,17 +147,13 @@ absl::StatusOr<std::string> Calibrate(const CalibrateOptions& options,
                            DecodeOf(options, geometry, measured.algorithms));
   SPINDLE_ASSIGN_OR_RETURN(const std::vector<eval::TextWindow> windows,
                            WindowsOf(options, measured.tokenizer, contexts.back()));
-  SPINDLE_ASSIGN_OR_RETURN(
-      const std::unique_ptr<eval::EvalModel> model,
-      eval::EvalModel::Load(measured.file,
-                            {.model = options.load.model,
-                             .kv_type = geometry.type,
-                             .threads = options.load.threads,
-                             .pin_threads = options.load.pin_threads,
-                             .kv_bytes = KvBytes(options, contexts.back(), geometry),
-                             .max_sequences = options.batch},
-                            *kernels,
-                            [&progress](double fraction) { progress("loading", fraction); }));
+  SPINDLE_ASSIGN_OR_RETURN(const std::unique_ptr<eval::EvalModel> model,
+                           LoadEvalModel(options.load,
+                                         measured,
+                                         *kernels,
+                                         KvBytes(options, contexts.back(), geometry),
+                                         options.batch,
+                                         progress));
   SPINDLE_ASSIGN_OR_RETURN(
       const std::vector<eval::StepTimes> times,
       eval::TimeSteps(

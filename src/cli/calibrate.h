@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <string>
 #include <vector>
 
@@ -27,9 +26,6 @@ struct CalibrateOptions {
 // Borrows the options.
 void AddCalibrateOptions(config::OptionTable& table, CalibrateOptions& options);
 
-// What is being done, and the fraction of it in [0, 1].
-using CalibrateProgress = std::function<void(const std::string&, double)>;
-
 // The preset, with the times as comments; writes it to the output, too. Where the algorithm is
 // never quicker the preset says dense.
 // ERRORS: kInvalidArgument naming the option and its range; kFailedPrecondition (settings that the
@@ -37,6 +33,6 @@ using CalibrateProgress = std::function<void(const std::string&, double)>;
 // and files.
 [[nodiscard]] absl::StatusOr<std::string> Calibrate(const CalibrateOptions& options,
                                                     const MeasuredModel& measured,
-                                                    const CalibrateProgress& progress);
+                                                    const MeasureProgress& progress);
 
 }  // namespace spindle::cli

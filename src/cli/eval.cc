@@ -8,8 +8,8 @@
 #include <fmt/format.h>
 
 #include "base/status_macros.h"
-#include "cli/eval_inputs.h"
 #include "cli/kv_sim_report.h"
+#include "cli/model_options.h"
 #include "config/memory_plan.h"
 #include "eval/eval_model.h"
 #include "eval/forced_run.h"
@@ -113,7 +113,7 @@ class Evaluation {
              const Plan& plan,
              const text::Tokenizer& tokenizer,
              std::span<const eval::EvalPolicy> policies,
-             const EvalProgress& progress)
+             const MeasureProgress& progress)
       : options_(options),
         plan_(plan),
         tokenizer_(tokenizer),
@@ -210,7 +210,7 @@ class Evaluation {
   const Plan& plan_;
   const text::Tokenizer& tokenizer_;
   const std::span<const eval::EvalPolicy> policies_;
-  const EvalProgress& progress_;
+  const MeasureProgress& progress_;
 };
 
 absl::Status MakeFolder(const std::string& path) {
@@ -263,7 +263,7 @@ void AddEvalOptions(config::OptionTable& table, EvalOptions& options) {
 
 absl::StatusOr<EvalOutcome> Eval(const EvalOptions& options,
                                  const MeasuredModel& measured,
-                                 const EvalProgress& progress) {
+                                 const MeasureProgress& progress) {
   SPINDLE_ASSIGN_OR_RETURN(const Plan plan, MakePlan(options));
   SPINDLE_RETURN_IF_ERROR(CheckTexts(options.texts));
   SPINDLE_ASSIGN_OR_RETURN(const kernels::KernelTable* const kernels, KernelsOf(options.load));
@@ -275,17 +275,13 @@ absl::StatusOr<EvalOutcome> Eval(const EvalOptions& options,
   if (!options.output.empty()) {
     SPINDLE_RETURN_IF_ERROR(MakeFolder(options.output));
   }
-  SPINDLE_ASSIGN_OR_RETURN(
-      const std::unique_ptr<eval::EvalModel> model,
-      eval::EvalModel::Load(measured.file,
-                            {.model = options.load.model,
-                             .kv_type = geometry.type,
-                             .threads = options.load.threads,
-                             .pin_threads = options.load.pin_threads,
-                             .kv_bytes = KvBytes(options, plan, policies.size(), geometry),
-                             .max_sequences = static_cast<uint32_t>(policies.size())},
-                            *kernels,
-                            [&progress](double fraction) { progress("loading", fraction); }));
+  SPINDLE_ASSIGN_OR_RETURN(const std::unique_ptr<eval::EvalModel> model,
+                           LoadEvalModel(options.load,
+                                         measured,
+                                         *kernels,
+                                         KvBytes(options, plan, policies.size(), geometry),
+                                         static_cast<uint32_t>(policies.size()),
+                                         progress));
   EvalOutcome outcome;
   outcome.summary.model = shape.name;
   outcome.summary.kernels = kernels->name;

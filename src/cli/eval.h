@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <string>
 #include <vector>
 
@@ -50,14 +49,11 @@ struct EvalOutcome {
   [[nodiscard]] bool passed() const;
 };
 
-// What is being done, and the fraction of it in [0, 1].
-using EvalProgress = std::function<void(const std::string&, double)>;
-
 // Loads the model and runs what the options say; writes the report's files.
 // ERRORS: kInvalidArgument naming the option and its range; kResourceExhausted (memory of KV or
 // indexes); those of the model, texts and files.
 [[nodiscard]] absl::StatusOr<EvalOutcome> Eval(const EvalOptions& options,
                                                const MeasuredModel& measured,
-                                               const EvalProgress& progress);
+                                               const MeasureProgress& progress);
 
 }  // namespace spindle::cli

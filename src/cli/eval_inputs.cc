@@ -7,8 +7,6 @@
 #include "absl/strings/str_split.h"
 #include "base/read_file.h"
 #include "base/status_macros.h"
-#include "config/option_error.h"
-#include "model/config_reader.h"
 
 namespace spindle::cli {
 namespace {
@@ -73,22 +71,21 @@ absl::StatusOr<std::vector<eval::Text>> ReadEvalTexts(const std::vector<std::str
   return texts;
 }
 
-absl::StatusOr<const kernels::KernelTable*> KernelsOf(const config::LoadOptions& options) {
-  const kernels::KernelTable* const kernels = kernels::FindKernelsByName(options.isa);
-  if (kernels == nullptr) {
-    return absl::InvalidArgumentError("--isa " + options.isa +
-                                      " is unknown or not supported by this CPU");
-  }
-  return kernels;
-}
-
-absl::StatusOr<model::ModelConfig> ShapeOf(const config::LoadOptions& options,
-                                           const formats::ModelFile& file) {
-  SPINDLE_ASSIGN_OR_RETURN(model::ModelConfig shape, model::ReadConfig(file));
-  if (absl::Status status = model::ApplyOptions(options.model, &shape); !status.ok()) {
-    return config::OptionError(std::move(status));
-  }
-  return shape;
+absl::StatusOr<std::unique_ptr<eval::EvalModel>> LoadEvalModel(const config::LoadOptions& options,
+                                                               const MeasuredModel& measured,
+                                                               const kernels::KernelTable& kernels,
+                                                               uint64_t kv_bytes,
+                                                               uint32_t max_sequences,
+                                                               const MeasureProgress& progress) {
+  return eval::EvalModel::Load(measured.file,
+                               {.model = options.model,
+                                .kv_type = config::ResolveKvType(options),
+                                .threads = options.threads,
+                                .pin_threads = options.pin_threads,
+                                .kv_bytes = kv_bytes,
+                                .max_sequences = max_sequences},
+                               kernels,
+                               [&progress](double fraction) { progress("loading", fraction); });
 }
 
 }  // namespace spindle::cli

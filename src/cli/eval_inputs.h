@@ -1,8 +1,9 @@
-// What the commands that measure a model without its engine are given: lists, texts, kernels.
+// What the commands that measure a model without its engine are given: lists, texts, the model.
 // Thread-safety: pure functions.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -10,10 +11,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "config/load_options.h"
+#include "eval/eval_model.h"
 #include "eval/texts.h"
 #include "formats/model_file.h"
 #include "kernels/registry.h"
-#include "model/model_config.h"
 #include "sparse/algorithm_set.h"
 #include "text/tokenizer.h"
 
@@ -28,6 +29,9 @@ struct MeasuredModel {
   const text::Tokenizer& tokenizer;
   const sparse::AlgorithmSet& algorithms;  // those that serve the model
 };
+
+// What is being done, and the fraction of it in [0, 1].
+using MeasureProgress = std::function<void(const std::string&, double)>;
 
 // Words between commas.
 [[nodiscard]] std::vector<std::string> SplitList(const std::string& list);
@@ -47,12 +51,13 @@ struct MeasuredModel {
     uint32_t num_windows,
     uint32_t window_tokens);
 
-// --isa. ERRORS: kInvalidArgument.
-[[nodiscard]] absl::StatusOr<const kernels::KernelTable*> KernelsOf(
-    const config::LoadOptions& options);
-
-// The model's shape under the options. ERRORS: those of model::ReadConfig.
-[[nodiscard]] absl::StatusOr<model::ModelConfig> ShapeOf(const config::LoadOptions& options,
-                                                         const formats::ModelFile& file);
+// The model without its engine, on the options' threads. ERRORS: those of eval::EvalModel::Load.
+[[nodiscard]] absl::StatusOr<std::unique_ptr<eval::EvalModel>> LoadEvalModel(
+    const config::LoadOptions& options,
+    const MeasuredModel& measured,
+    const kernels::KernelTable& kernels,
+    uint64_t kv_bytes,
+    uint32_t max_sequences,
+    const MeasureProgress& progress);
 
 }  // namespace spindle::cli

@@ -9,12 +9,11 @@
 
 #include "base/json_text.h"
 #include "base/status_macros.h"
+#include "cli/model_options.h"
 #include "config/memory_plan.h"
-#include "config/option_error.h"
 #include "formats/model_file.h"
 #include "kernels/registry.h"
 #include "kv/kv_geometry.h"
-#include "model/config_reader.h"
 #include "model/model.h"
 #include "platform/compute_pool.h"
 
@@ -121,15 +120,8 @@ void PrintText(const ordered_json& description) {
 absl::Status Inspect(const InspectOptions& options) {
   SPINDLE_ASSIGN_OR_RETURN(const std::unique_ptr<formats::ModelFile> file,
                            formats::ModelFile::Open(options.load.model_path));
-  SPINDLE_ASSIGN_OR_RETURN(model::ModelConfig config, model::ReadConfig(*file));
-  if (absl::Status status = model::ApplyOptions(options.load.model, &config); !status.ok()) {
-    return config::OptionError(std::move(status));
-  }
-  const kernels::KernelTable* kernels = kernels::FindKernelsByName(options.load.isa);
-  if (kernels == nullptr) {
-    return config::OptionError(absl::InvalidArgumentError(
-        "--isa " + options.load.isa + " is unknown or not supported by this CPU"));
-  }
+  SPINDLE_ASSIGN_OR_RETURN(const model::ModelConfig config, ShapeOf(options.load, *file));
+  SPINDLE_ASSIGN_OR_RETURN(const kernels::KernelTable* const kernels, KernelsOf(options.load));
   ordered_json description = Describe(*file, config, options.load, *kernels);
   if (options.json && options.tensors) {
     for (const formats::TensorInfo& tensor : file->tensors()) {

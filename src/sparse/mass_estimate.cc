@@ -22,6 +22,25 @@ void Choose(uint32_t i, std::vector<uint64_t>* chosen) {
   (*chosen)[i / 64] |= uint64_t{1} << (i % 64);
 }
 
+// About kSampled candidates, equally far apart: a function of the row's position alone, and the
+// same whatever is chosen, so that larger shares choose supersets.
+void TakeSample(const SelectJob& job,
+                uint32_t partition_tokens,
+                PartitionRange candidates,
+                SelectWorkspace& workspace) {
+  constexpr uint32_t kSampled = 32;
+  workspace.sampled.clear();
+  workspace.sampled_tiles.clear();
+  const uint32_t stride = (candidates.size() + kSampled - 1) / kSampled;
+  for (uint32_t i = 0; i < candidates.size(); i += stride) {
+    if (workspace.best[i] > kNoScore) {
+      workspace.sampled.push_back(i);
+    }
+  }
+  WriteCandidateTiles(
+      job, partition_tokens, candidates, workspace.sampled, &workspace.sampled_tiles);
+}
+
 }  // namespace
 
 MassEstimate::MassEstimate(const SelectJob& job,
@@ -135,29 +154,6 @@ float MassEstimate::ChooseCovering(double share, const ChoiceLimit& limit) const
   }
   return LeastShare(covered);
 }
-
-namespace {
-
-// About kSampled candidates, equally far apart: a function of the row's position alone, and the
-// same whatever is chosen, so that larger shares choose supersets.
-void TakeSample(const SelectJob& job,
-                uint32_t partition_tokens,
-                PartitionRange candidates,
-                SelectWorkspace& workspace) {
-  constexpr uint32_t kSampled = 32;
-  workspace.sampled.clear();
-  workspace.sampled_tiles.clear();
-  const uint32_t stride = (candidates.size() + kSampled - 1) / kSampled;
-  for (uint32_t i = 0; i < candidates.size(); i += stride) {
-    if (workspace.best[i] > kNoScore) {
-      workspace.sampled.push_back(i);
-    }
-  }
-  WriteCandidateTiles(
-      job, partition_tokens, candidates, workspace.sampled, &workspace.sampled_tiles);
-}
-
-}  // namespace
 
 float ChooseWithMass(const SelectJob& job,
                      uint32_t partition_tokens,

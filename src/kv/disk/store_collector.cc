@@ -95,11 +95,12 @@ void DiskStore::Impl::StepCollector(TimePoint now) {
   if (!space_running_) {
     UnlinkDropped();
   }
-  const bool unlinking = std::any_of(
-      segments_.begin(), segments_.end(), [](const auto& item) { return item.second->unlinking; });
   const bool stale = !space_known_ || unmeasured_ > 0 || force_collect_;
-  if (!space_running_ && !unlinking && stale &&
-      (now - space_measured_ >= options_.space_interval || now < space_measured_)) {
+  if (!space_running_ && stale &&
+      (now - space_measured_ >= options_.space_interval || now < space_measured_) &&
+      std::none_of(segments_.begin(), segments_.end(), [](const auto& item) {
+        return item.second->unlinking;
+      })) {
     if (space_job_ == nullptr) {
       space_job_ = std::make_unique<SpaceJob>();
       space_job_->files = &files_;
