@@ -19,8 +19,9 @@ constexpr size_t kFloatsPerLine = 16;
 // Rows of gate and up that exist at a time: they and their operands stay in the second-level cache,
 // and weights are still read only once per 512 rows.
 constexpr uint32_t kFfnBlockRows = 512;
-// About 4 µs of a row kernel, several times the cost of waking the workers.
-constexpr uint32_t kElementsPerPiece = 1U << 14;
+// Some 2 µs of a row kernel, whose operands come from other workers' caches: twice the cost of
+// sharing the work.
+constexpr uint32_t kElementsPerPiece = 1U << 11;
 // A product's piece reads at least this many weight bytes (times rows); about 2 µs.
 constexpr uint64_t kWeightBytesPerPiece = 32 << 10;
 // Pieces per worker, so that a late worker does not hold up the others.
@@ -187,9 +188,10 @@ absl::Status Transformer::Embed(std::span<const TokenId> tokens) {
                                     .num_rows = static_cast<uint32_t>(tokens.size()),
                                     .out = x_.data(),
                                     .out_stride = x_.stride};
-  return pool_.Run(args.num_rows, RowGrain(args.k), [&](WorkRange rows, Exec* exec) {
-    return kernels_.embed_rows(args, rows, exec);
-  });
+  return pool_.Run(
+      args.num_rows, RowGrain(args.k, RowFormat::kF32), [&](WorkRange rows, Exec* exec) {
+        return kernels_.embed_rows(args, rows, exec);
+      });
 }
 
 absl::Status Transformer::Attend(uint32_t layer,
@@ -200,6 +202,7 @@ absl::Status Transformer::Attend(uint32_t layer,
                                               {w.k, k_.data(), k_.stride, w.k_bias},
                                               {w.v, v_.data(), v_.stride, w.v_bias}};
   SPINDLE_RETURN_IF_ERROR(NormFor(qkv, w.attention_norm, x_.data(), num_rows));
+  ExpectNext(w.attention_output, w.attention_output);
   SPINDLE_RETURN_IF_ERROR(Multiply(qkv, num_rows, /*accumulate=*/false));
   return runtime.Attend({.layer = LayerIdx(static_cast<uint16_t>(layer)),
                          .spec = &specs_[layer],
@@ -214,7 +217,8 @@ absl::Status Transformer::Attend(uint32_t layer,
 }
 
 absl::Status Transformer::ProjectAttention(uint32_t layer, uint32_t num_rows) {
-  const kernels::PackedMatrix& output = weights_.layers[layer].attention_output;
+  const LayerWeights& w = weights_.layers[layer];
+  const kernels::PackedMatrix& output = w.attention_output;
   const kernels::PrepareRowsArgs args{
       .x = attention_.data(),
       .x_stride = attention_.stride,
@@ -223,9 +227,11 @@ absl::Status Transformer::ProjectAttention(uint32_t layer, uint32_t num_rows) {
       .format = output.row_format,
       .out = operands_[static_cast<size_t>(output.row_format)].data(),
       .out_stride_bytes = kernels::PreparedRowBytes(output.row_format, output.num_inputs)};
-  SPINDLE_RETURN_IF_ERROR(pool_.Run(num_rows, RowGrain(args.k), [&](WorkRange rows, Exec* exec) {
-    return kernels_.prepare_rows(args, rows, exec);
-  }));
+  SPINDLE_RETURN_IF_ERROR(
+      pool_.Run(num_rows, RowGrain(args.k, args.format), [&](WorkRange rows, Exec* exec) {
+        return kernels_.prepare_rows(args, rows, exec);
+      }));
+  ExpectNext(w.gate, w.up);
   return Multiply({{output, x_.data(), x_.stride, nullptr}}, num_rows, /*accumulate=*/true);
 }
 
@@ -236,6 +242,7 @@ absl::Status Transformer::FeedForward(uint32_t layer, uint32_t num_rows) {
     const std::initializer_list<Product> gate_up = {{w.gate, gate_.data(), gate_.stride, nullptr},
                                                     {w.up, up_.data(), up_.stride, nullptr}};
     SPINDLE_RETURN_IF_ERROR(NormFor(gate_up, w.ffn_norm, x_.row(begin), block_rows));
+    ExpectNext(w.down, w.down);
     SPINDLE_RETURN_IF_ERROR(Multiply(gate_up, block_rows, /*accumulate=*/false));
     const kernels::SwiGluRowsArgs args{
         .gate = gate_.data(),
@@ -247,9 +254,15 @@ absl::Status Transformer::FeedForward(uint32_t layer, uint32_t num_rows) {
         .out = operands_[static_cast<size_t>(w.down.row_format)].data(),
         .out_stride_bytes = kernels::PreparedRowBytes(w.down.row_format, config_.ffn_size)};
     SPINDLE_RETURN_IF_ERROR(
-        pool_.Run(block_rows, RowGrain(args.k), [&](WorkRange rows, Exec* exec) {
+        pool_.Run(block_rows, RowGrain(args.k, args.format), [&](WorkRange rows, Exec* exec) {
           return kernels_.swiglu_rows(args, rows, exec);
         }));
+    if (layer + 1 < config_.num_layers) {
+      const LayerWeights& next = weights_.layers[layer + 1];
+      ExpectNext(next.q, next.v);
+    } else {
+      ExpectNext(weights_.head, weights_.head);
+    }
     SPINDLE_RETURN_IF_ERROR(
         Multiply({{w.down, x_.row(begin), x_.stride, nullptr}}, block_rows, /*accumulate=*/true));
   }
@@ -260,6 +273,7 @@ absl::Status Transformer::Head(uint32_t num_rows) {
   const std::initializer_list<Product> head = {
       {weights_.head, logits_.data(), logits_.stride, nullptr}};
   SPINDLE_RETURN_IF_ERROR(NormFor(head, weights_.final_norm, x_.data(), num_rows));
+  ExpectNext(weights_.layers[0].q, weights_.layers[0].v);
   return Multiply(head, num_rows, /*accumulate=*/false);
 }
 
@@ -294,9 +308,10 @@ absl::Status Transformer::NormFor(std::initializer_list<Product> products,
         .format = wanted,
         .out = operands_[format].data(),
         .out_stride_bytes = kernels::PreparedRowBytes(wanted, config_.hidden_size)};
-    SPINDLE_RETURN_IF_ERROR(pool_.Run(num_rows, RowGrain(args.k), [&](WorkRange rows, Exec* exec) {
-      return kernels_.norm_rows(args, rows, exec);
-    }));
+    SPINDLE_RETURN_IF_ERROR(
+        pool_.Run(num_rows, RowGrain(args.k, args.format), [&](WorkRange rows, Exec* exec) {
+          return kernels_.norm_rows(args, rows, exec);
+        }));
   }
   return absl::OkStatus();
 }
@@ -332,10 +347,19 @@ absl::Status Transformer::Multiply(std::initializer_list<Product> products,
       units, grain, [&](WorkRange range, Exec* exec) { return kernels_.gemm(group, range, exec); });
 }
 
-uint32_t Transformer::RowGrain(uint32_t k) {
-  // Whole groups of rows, as some operand formats ask for.
-  return CeilDiv(CeilDiv(kElementsPerPiece, k), kernels::kColumnGroupRows) *
-         kernels::kColumnGroupRows;
+void Transformer::ExpectNext(const kernels::PackedMatrix& first,
+                             const kernels::PackedMatrix& last) {
+  const auto* begin = static_cast<const uint8_t*>(first.data);
+  const auto* end = static_cast<const uint8_t*>(last.data) + last.bytes;
+  pool_.Expect(begin, static_cast<size_t>(end - begin));
+}
+
+uint32_t Transformer::RowGrain(uint32_t k, RowFormat format) {
+  const uint32_t rows = CeilDiv(kElementsPerPiece, k);
+  if (format != RowFormat::kBf16Columns) {
+    return rows;
+  }
+  return CeilDiv(rows, kernels::kColumnGroupRows) * kernels::kColumnGroupRows;
 }
 
 }  // namespace spindle::model

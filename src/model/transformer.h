@@ -75,8 +75,11 @@ class Transformer {
   absl::Status Multiply(std::initializer_list<Product> products,
                         uint32_t num_rows,
                         bool accumulate);
-  // Rows per piece of a row-wise kernel over rows of k elements.
-  [[nodiscard]] static uint32_t RowGrain(uint32_t k);
+  // The weights that the product after the next one reads: from the first to the last matrix, which
+  // the arena keeps in this order.
+  void ExpectNext(const kernels::PackedMatrix& first, const kernels::PackedMatrix& last);
+  // Rows per piece of a row-wise kernel over rows of k elements that become `format`.
+  [[nodiscard]] static uint32_t RowGrain(uint32_t k, kernels::RowFormat format);
 
   const ModelConfig& config_;
   const Weights& weights_;

@@ -67,6 +67,11 @@ class ComputePool {
                    UnitFunction fn,
                    Claiming claiming = Claiming::kOwnShare);
 
+  // What a job to come will read, in shares like those of its pieces: workers that wait meanwhile
+  // ask for the beginning of theirs, as much as a second cache takes. A hint, until the next one;
+  // the memory may go away. From the thread that calls Run.
+  void Expect(const void* data, size_t bytes);
+
  private:
   struct Impl;
   explicit ComputePool(std::unique_ptr<Impl> impl, uint32_t num_workers);

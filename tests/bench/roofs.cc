@@ -22,7 +22,9 @@ using kernels::FindKernels;
 using kernels::Isa;
 
 // Windows last about half a millisecond, less than a time slice of the operating system.
-constexpr int kWindows = 200;
+constexpr uint64_t kWindows = 200;
+// Reads of memory go on for so long: some machines serve a burst at twice the rate that they keep.
+constexpr std::chrono::seconds kSustained(1);
 constexpr size_t kDramBytes = size_t{1} << 30;
 constexpr size_t kCacheBytes = size_t{1} << 20;
 constexpr size_t kPrefetchReads = 16;  // random reads in flight per thread
@@ -222,10 +224,15 @@ double Gather(const uint8_t* from, size_t piece_bytes, size_t reads, uint64_t se
   return static_cast<double>(reads * piece_bytes);
 }
 
-// Sum over all threads of the best rate in 10^9 per second of `work(thread, window)`.
+// Sums over all threads, in 10^9 per second, of `work(thread, window)`, which all do at a time.
+struct Rates {
+  double best;       // of every thread's best window
+  double sustained;  // of everything over all the time
+};
+
 template <typename Work>
-double BestRate(uint32_t num_threads, Work work) {
-  std::vector<double> best(num_threads);
+Rates MeasureRates(uint32_t num_threads, Clock::duration at_least, Work work) {
+  std::vector<Rates> rates(num_threads);
   std::atomic<uint32_t> waiting{num_threads};
   std::vector<std::thread> threads;
   for (uint32_t thread = 0; thread < num_threads; ++thread) {
@@ -234,46 +241,62 @@ double BestRate(uint32_t num_threads, Work work) {
       while (waiting.load() > 0) {
         std::this_thread::yield();
       }
-      for (int window = 0; window < kWindows; ++window) {
-        const auto begin = Clock::now();
+      double best = 0;
+      double total = 0;
+      const auto start = Clock::now();
+      auto end = start;
+      for (uint64_t window = 0; window < kWindows || end - start < at_least; ++window) {
+        const auto begin = end;
         const double amount = work(thread, window);
-        const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
-        best[thread] = std::max(best[thread], amount / seconds * 1e-9);
+        end = Clock::now();
+        total += amount;
+        best = std::max(best, amount / std::chrono::duration<double>(end - begin).count());
       }
+      rates[thread] = {best * 1e-9,
+                       total / std::chrono::duration<double>(end - start).count() * 1e-9};
     });
   }
   for (std::thread& thread : threads) {
     thread.join();
   }
-  return std::accumulate(best.begin(), best.end(), 0.0);
+  return std::accumulate(
+      rates.begin(), rates.end(), Rates{0, 0}, [](const Rates& sum, const Rates& each) {
+        return Rates{sum.best + each.best, sum.sustained + each.sustained};
+      });
 }
 
 double BestArithmetic(uint32_t num_threads, double (*kernel)()) {
-  return BestRate(num_threads, [kernel](uint32_t, int) { return kernel(); });
+  return MeasureRates(num_threads, {}, [kernel](uint32_t, uint64_t) { return kernel(); }).best;
 }
 
 void MeasureMemory(uint32_t num_threads, Roofs& roofs) {
   const HugeBuffer buffer(kDramBytes * num_threads);
-  roofs.dram_gbps = BestRate(num_threads, [&](uint32_t thread, int window) {
-    constexpr size_t kPart = kDramBytes / kWindows / 128 * 128;
-    sink += Sum(buffer.data() + kDramBytes * thread + kPart * static_cast<size_t>(window), kPart);
-    return static_cast<double>(kPart);
-  });
-  roofs.cache_gbps = BestRate(num_threads, [&](uint32_t thread, int) {
-    for (int i = 0; i < 20; ++i) {
-      sink += Sum(buffer.data() + kDramBytes * thread, kCacheBytes);
-    }
-    return 20.0 * kCacheBytes;
-  });
+  const Rates streaming =
+      MeasureRates(num_threads, kSustained, [&](uint32_t thread, uint64_t window) {
+        constexpr size_t kPart = kDramBytes / kWindows / 128 * 128;
+        sink += Sum(buffer.data() + kDramBytes * thread + kPart * (window % kWindows), kPart);
+        return static_cast<double>(kPart);
+      });
+  roofs.dram_gbps = streaming.best;
+  roofs.sustained_dram_gbps = streaming.sustained;
+  roofs.cache_gbps = MeasureRates(num_threads, {}, [&](uint32_t thread, uint64_t) {
+                       for (int i = 0; i < 20; ++i) {
+                         sink += Sum(buffer.data() + kDramBytes * thread, kCacheBytes);
+                       }
+                       return 20.0 * kCacheBytes;
+                     }).best;
   for (size_t size = 0; size < kGatherBytes.size(); ++size) {
     for (const auto gather : {Gather<3>, Gather<2>}) {
-      const double rate = BestRate(num_threads, [&](uint32_t thread, int window) {
-        return gather(buffer.data() + kDramBytes * thread,
-                      kGatherBytes[size],
-                      (size_t{4} << 20) / kGatherBytes[size],
-                      static_cast<uint64_t>(window) * 1000003);
-      });
-      roofs.gather_gbps[size] = std::max(roofs.gather_gbps[size], rate);
+      const Rates rates =
+          MeasureRates(num_threads, kSustained, [&](uint32_t thread, uint64_t window) {
+            return gather(buffer.data() + kDramBytes * thread,
+                          kGatherBytes[size],
+                          (size_t{4} << 20) / kGatherBytes[size],
+                          window * 1000003);
+          });
+      roofs.gather_gbps[size] = std::max(roofs.gather_gbps[size], rates.best);
+      roofs.sustained_gather_gbps[size] =
+          std::max(roofs.sustained_gather_gbps[size], rates.sustained);
     }
   }
 }
@@ -305,11 +328,15 @@ void PrintRoofs(const Roofs& roofs) {
       "  bf16 dot product    %8.0f GFLOP/s, tiles %8.0f\n", roofs.bf16_gops, roofs.bf16_amx_gops);
   std::printf(
       "  int8 dot product    %8.0f GOP/s,   tiles %8.0f\n", roofs.int8_gops, roofs.int8_amx_gops);
-  std::printf("  streaming reads     %8.1f GB/s from memory, %.1f from cache\n",
+  std::printf("  streaming reads     %8.1f GB/s from memory, %.1f sustained; %.1f from cache\n",
               roofs.dram_gbps,
+              roofs.sustained_dram_gbps,
               roofs.cache_gbps);
   for (size_t i = 0; i < kGatherBytes.size(); ++i) {
-    std::printf("  gather roof %5zu B  %8.1f GB/s\n", kGatherBytes[i], roofs.gather_gbps[i]);
+    std::printf("  gather roof %5zu B  %8.1f GB/s, %.1f sustained\n",
+                kGatherBytes[i],
+                roofs.gather_gbps[i],
+                roofs.sustained_gather_gbps[i]);
   }
   std::fflush(stdout);
 }

@@ -21,11 +21,14 @@ struct Roofs {
   double bf16_amx_gops;  // TDPBF16PS
   double int8_amx_gops;  // TDPBSSD
   double dram_gbps;      // streaming reads of 1 GiB per thread in huge pages
-  double cache_gbps;     // streaming reads of 1 MiB per thread
+  double sustained_dram_gbps;
+  double cache_gbps;                                    // streaming reads of 1 MiB per thread
   std::array<double, kGatherBytes.size()> gather_gbps;  // random reads in 1 GiB, software prefetch
+  std::array<double, kGatherBytes.size()> sustained_gather_gbps;
 };
 
-// Takes some seconds. Best of many short windows: neighbours only ever make a window slower.
+// Takes some ten seconds. Best of many short windows: neighbours only ever make a window slower.
+// Sustained rates are those of a second of such windows, as work that lasts will see them.
 Roofs MeasureRoofs(uint32_t num_threads);
 
 void PrintRoofs(const Roofs& roofs);

@@ -34,6 +34,7 @@ class Point:
         self.batch, self.prompt, self.tokens, self.share = batch, prompt, tokens, share
         self.context = prompt + tokens / 2
         self.seconds, self.attended = {}, {}
+        self.best_windows, self.sustained = [], []  # what the machine read, before every round
 
     def add(self, method, seconds):
         self.seconds.setdefault(method.name, []).append(seconds)
@@ -49,6 +50,10 @@ class Point:
     def floor(self, method, machine):
         return machine.seconds(*self.bytes_of(method), method.granule)
 
+    def of_floor(self, method, machines):
+        """The floor's share of a step's time, median over rounds, each with its own measurement of the machine."""
+        return statistics.median(self.floor(method, m) / s for m, s in zip(machines, self.seconds[method.name], strict=True))
+
 
 def decode(lab, server, point, prompts, rounds, what):
     """Prompts go to the prefix cache and every method indexes them; then the methods take turns."""
@@ -58,6 +63,10 @@ def decode(lab, server, point, prompts, rounds, what):
             answer = real.ask(server, prompt, point.tokens, method.sparse(point.share))
             point.attended[method.name] = answer["sparse"]["attended_fraction_mean"] * point.context
     for i, method in real.turns([real.DENSE, *real.METHODS], rounds):
+        if i == len(point.sustained):
+            lab.show(f"C4: {what}, round {i + 1} of {rounds}, reads of the machine")
+            for kept, found in zip((point.best_windows, point.sustained), roofs.measure(lab)):
+                kept.append(found)
         lab.show(f"C4: {what}, round {i + 1} of {rounds}, {method.name}")
         point.add(method, real.step_seconds(server, prompts, point.tokens, method.sparse(point.share)))
     return point
@@ -144,14 +153,15 @@ def byte_gates(points, traced):
     return checks
 
 
-def bar(method, point, machine, plain):
+def bar(method, point, plain):
     """The bound of a method's ratio: the line's, or a share of what its slow gathers leave of it."""
+    machine = roofs.median(point.sustained)
     if machine.gather(method.granule) >= SLOW_GATHER:
         return plain
     return CEILING_SHARE * point.floor(real.DENSE, machine) / point.floor(method, machine)
 
 
-def speed_gates(points, machine):
+def speed_gates(points):
     checks = []
     for point, each, best in ((p, *bars) for p, bars in zip(points, zip(EACH_BARS, BEST_BARS))):
         name = f"B = {point.batch} at {point.prompt}"
@@ -159,9 +169,8 @@ def speed_gates(points, machine):
         winner = max(ratios, key=ratios.get)
         checks.append(at_least(f"{name}: best, {winner}, times dense", ratios[winner], best))
         for method in real.METHODS:
-            checks.append(at_least(f"{name}: {method.name}, times dense", ratios[method.name], bar(method, point, machine, each)))
-            reached = point.floor(method, machine) / statistics.median(point.seconds[method.name])
-            checks.append(at_least(f"{name}: {method.name}, of the byte floor's rate", reached, FLOOR_SHARE))
+            checks.append(at_least(f"{name}: {method.name}, times dense", ratios[method.name], bar(method, point, each)))
+            checks.append(at_least(f"{name}: {method.name}, of the byte floor's rate", point.of_floor(method, point.sustained), FLOOR_SHARE))
     return checks
 
 
@@ -178,24 +187,39 @@ def prefill_gate(seconds):
     return at_least(what, real.paired_ratio(seconds["dense"], seconds["xattention"]), PREFILL_BAR)
 
 
-def rows_of(point, machine):
-    rows = []
+def rows_of(point):
+    rows, machine = [], roofs.median(point.sustained)
     for method in (real.DENSE, *real.METHODS):
         seconds, (in_order, gathered) = statistics.median(point.seconds[method.name]), point.bytes_of(method)
         rows.append([f"B = {point.batch} at {point.prompt:,}, {100 * point.share:g} %: {method.name}", f"{1e3 * seconds:.2f}", f"{point.ratio(method):.2f}",
                      f"{point.attended[method.name]:.0f}", f"{(in_order + gathered) / 1e6:.1f}", f"{gathered / 1e6:.1f}",
-                     f"{1e3 * point.floor(method, machine):.2f}", f"{point.floor(method, machine) / seconds:.2f}"])
+                     f"{1e3 * point.floor(method, machine):.2f}", f"{point.of_floor(method, point.sustained):.2f}",
+                     f"{point.of_floor(method, point.best_windows):.2f}"])
     return rows
 
 
-def tables_of(points, machine, traced, seconds, stored):
+def reads_table(points):
+    """Of all rounds of all points."""
+    sustained = [m for p in points for m in p.sustained]
+    windows = roofs.best([m for p in points for m in p.best_windows])
+    middle, least, most = roofs.median(sustained), roofs.over(sustained, min), roofs.over(sustained, max)
+
+    def row(what, rate_of):
+        return [what, *(f"{rate_of(m) / 1e9:.1f}" for m in (middle, least, most, windows))]
+
+    return Table("Reads of this machine with both threads, GB/s, a second of each kind before every round; sustained: bytes over time, best window: the sum of "
+                 "each thread's best half of a millisecond, which both need not have had at a time.", ["what", "sustained, median", "least", "most", "best window"],
+                 [row("in order", lambda m: m.stream)] + [row(f"at random, {size:,} B", lambda m, size=size: m.gathers[size]) for size in windows.gathers])
+
+
+def tables_of(points, traced, seconds, stored):
     tables = [Table(f"A step of decoding, {real.THREADS} threads, medians; times of dense: median over rounds in which the methods took turns. Tokens: "
                     "attended per layer and KV head where a layer selects, measured. MB: computed from them, with index and weights; floor: those bytes at "
-                    "the rates below, gathered ones at the gather rate of what lies together.",
-                    ["point", "ms", "times dense", "tokens", "MB", "of them gathered", "floor, ms", "of the floor's rate"],
-                    [row for point in points for row in rows_of(point, machine)]),
-              Table("Reads of this machine, GB/s, measured before and after; the better one counts.", ["what", "GB/s"],
-                    [["in order", f"{machine.stream / 1e9:.1f}"]] + [[f"at random, {size:,} B", f"{rate / 1e9:.1f}"] for size, rate in machine.gathers.items()]),
+                    "the rates below, gathered ones at the gather rate of what lies together; its share of the step: median over rounds, with the rates "
+                    "measured in the round.",
+                    ["point", "ms", "times dense", "tokens", "MB", "of them gathered", "floor, ms", "of the floor's rate", "with best windows"],
+                    [row for point in points for row in rows_of(point)]),
+              reads_table(points),
               Table(f"Tokens in the pages that one step read (memory trace, B = 1 at {points[0].prompt:,}), beside those attended. Clusters and "
                     "chunks fill no pages: a copy of pages moves more than attention reads in place.", ["method", "in pages", "attended", "ratio"],
                     [[name, f"{tokens:.0f}", f"{points[0].attended[name]:.0f}", f"{tokens / points[0].attended[name]:.2f}"] for name, tokens in traced.items()])]
@@ -208,19 +232,16 @@ def tables_of(points, machine, traced, seconds, stored):
 
 def run(lab, options):
     scale = QUICK if options.quick else FULL
-    lab.show("C4: roofs")
-    machine = roofs.measure(lab)
     points, seconds = short_points(lab, scale)
     long, stored = long_point(lab, scale, pathlib.Path(options.disk_folder) / "long_prompts")
     traced = traced_tokens(lab, points[0].prompt)
-    lab.show("C4: roofs again")
-    machine = roofs.best(machine, roofs.measure(lab))
-    checks = [*speed_gates(points, machine), *byte_gates(points, traced), long_gate(long), prefill_gate(seconds)]
-    data = {"points": [vars(p) for p in (*points, long)], "roofs": vars(machine), "traced_tokens": traced, "prefill_seconds": seconds, "stored_tokens": stored}
+    checks = [*speed_gates(points), *byte_gates(points, traced), long_gate(long), prefill_gate(seconds)]
+    data = {"points": [{**vars(p), **{kind: [vars(m) for m in getattr(p, kind)] for kind in ("best_windows", "sustained")}} for p in (*points, long)],
+            "traced_tokens": traced, "prefill_seconds": seconds, "stored_tokens": stored}
 
     def chart(figure):
         names = [m.name for m in real.METHODS]
         charts.bars(figure, names, [(f"B = {p.batch} at {p.prompt:,}", [p.ratio(real.BY_NAME[n]) for n in names]) for p in (*points, long)],
                     "times dense", "Decoding sparsely")
 
-    return Result("C4: speed of sparse decoding", tables_of([*points, long], machine, traced, seconds, stored), checks, data, chart)
+    return Result("C4: speed of sparse decoding", tables_of([*points, long], traced, seconds, stored), checks, data, chart)

@@ -1,8 +1,13 @@
-"""What this machine reads per second, as the benches measure it when they start."""
-import re
+"""What this machine reads per second, as the benches measure it when they start.
 
-GATHER = re.compile(r"gather roof\s+(\d+) B\s+([0-9.]+) GB/s")
-STREAM = re.compile(r"streaming reads\s+([0-9.]+) GB/s")
+Two figures: the best of short windows, each thread's own, and what all threads together kept up for a second. On a shared machine they can differ
+by a factor of two, and the second one drifts: a floor for work that lasts takes sustained rates, measured beside that work.
+"""
+import re
+import statistics
+
+GATHER = re.compile(r"gather roof\s+(\d+) B\s+([0-9.]+) GB/s, ([0-9.]+) sustained")
+STREAM = re.compile(r"streaming reads\s+([0-9.]+) GB/s from memory, ([0-9.]+) sustained")
 
 
 class Roofs:
@@ -22,14 +27,23 @@ class Roofs:
 
 
 def measure(lab):
+    """(best windows, sustained)"""
     out = lab.run("attention_bench", "--benchmark_filter=^$")
-    stream = STREAM.search(out)
-    gathers = {int(size): float(rate) * 1e9 for size, rate in GATHER.findall(out)}
+    stream, gathers = STREAM.search(out), GATHER.findall(out)
     if not stream or not gathers:
         raise SystemExit(f"attention_bench printed no roofs:\n{out}")
-    return Roofs(float(stream[1]) * 1e9, gathers)
+    return tuple(Roofs(float(stream[kind]) * 1e9, {int(row[0]): float(row[kind]) * 1e9 for row in gathers}) for kind in (1, 2))
 
 
-def best(before, after):
-    """Neighbours only ever make a measurement slower."""
-    return Roofs(max(before.stream, after.stream), {size: max(rate, after.gathers[size]) for size, rate in before.gathers.items()})
+def over(machines, choose):
+    """Of several measurements, each figure by itself: `choose` max, statistics.median or the like."""
+    return Roofs(choose([m.stream for m in machines]), {size: choose([m.gathers[size] for m in machines]) for size in machines[0].gathers})
+
+
+def best(machines):
+    """Neighbours only ever make a window slower."""
+    return over(machines, max)
+
+
+def median(machines):
+    return over(machines, statistics.median)

@@ -119,6 +119,32 @@ TEST(ComputePoolTest, ManyShortRunsDoNotHang) {
   EXPECT_EQ(total, 80000U);
 }
 
+TEST(ComputePoolTest, WhatIsExpectedMayBeGone) {
+  auto pool = ComputePool::Create({.num_threads = 3});
+  ASSERT_TRUE(pool.ok());
+  std::atomic<uint64_t> total{0};
+  for (int i = 0; i < 2000; ++i) {
+    // Every other time the workers come to it after it was unmapped; sizes are no multiple of
+    // anything.
+    auto buffer = AlignedBuffer::Allocate(100003 + static_cast<size_t>(i));
+    ASSERT_TRUE(buffer.ok());
+    (*pool)->Expect(buffer->data(), buffer->size());
+    if (i % 2 == 0) {
+      *buffer = AlignedBuffer();
+    }
+    ASSERT_TRUE((*pool)
+                    ->Run(6,
+                          1,
+                          [&](kernels::WorkRange range, kernels::Exec*) {
+                            total += range.end - range.begin;
+                            return 0;
+                          })
+                    .ok());
+  }
+  (*pool)->Expect(nullptr, 0);
+  EXPECT_EQ(total, 12000U);
+}
+
 TEST(AlignedBufferTest, IsZeroedAndAligned) {
   auto buffer = AlignedBuffer::Allocate(3 << 20);
   ASSERT_TRUE(buffer.ok());
